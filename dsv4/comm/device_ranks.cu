@@ -34,18 +34,32 @@ struct Part {
   int64_t row_bytes() const { return all.dim(1) * item_bytes(all.dtype); }
 };
 
-// The largest power of two up to kAlign by which all addresses and sizes of a part divide.
-int64_t unit_of(std::span<const Part> parts) {
+int64_t lowest_bit(int64_t bits) {
+  return bits & -bits;
+}
+
+// The largest power of two up to kAlign that divides what every rank has of a row, in bytes: equal
+// on all ranks.
+int64_t granule_of(std::span<const Part> parts) {
   int64_t bits = kAlign;
   for (const Part& part : parts) {
-    const auto size = item_bytes(part.all.dtype);
-    bits |= reinterpret_cast<intptr_t>(part.from) | part.from_stride | part.row_bytes();
-    if (part.all.data != nullptr)
-      bits |= reinterpret_cast<intptr_t>(part.all.data) | part.all.row_stride() * size;
+    bits |= part.row_bytes();
     for (size_t r = 0; r < part.begin.size(); ++r)
-      bits |= part.begin[r] * size | part.count[r] * size;
+      bits |= (part.begin[r] | part.count[r]) * item_bytes(part.all.dtype);
   }
-  return bits & -bits;
+  return lowest_bit(bits);
+}
+
+// The largest power of two that divides the granule and this rank's addresses.
+int64_t unit_of(std::span<const Part> parts, int64_t granule) {
+  int64_t bits = granule;
+  for (const Part& part : parts) {
+    bits |= reinterpret_cast<intptr_t>(part.from) | part.from_stride;
+    if (part.all.data != nullptr)
+      bits |= reinterpret_cast<intptr_t>(part.all.data) |
+              part.all.row_stride() * item_bytes(part.all.dtype);
+  }
+  return lowest_bit(bits);
 }
 
 ExchangedTensor exchanged(const Part& part, int64_t first_row, int64_t rows, int64_t unit) {
@@ -155,6 +169,8 @@ class DeviceRanks::Rank final : public Communicator {
   // Divided by rows where the tensors are larger than a buffer.
   void exchange_all(std::vector<Part> parts, uint32_t receivers, const Place& place) {
     if (id_.world == 1) return;
+    DSV4_CHECK(parts.size() <= exchange::kMaxTensors, "{}: {} tensors, at most {}",
+               to_string(place), parts.size(), exchange::kMaxTensors);
     int64_t rows = 0, row_bytes = 0;
     for (const Part& part : parts) {
       rows = std::max(rows, part.all.dim(0));
@@ -163,10 +179,11 @@ class DeviceRanks::Rank final : public Communicator {
     DSV4_CHECK(row_bytes <= windows_.buffer_bytes, "{}: a row of {} bytes, and a window of {}",
                to_string(place), row_bytes, windows_.buffer_bytes);
     cuda_check(cudaSetDevice(device().info().ordinal), "cudaSetDevice");
-    const int64_t unit = unit_of(parts);
+    const int64_t granule = granule_of(parts), unit = unit_of(parts, granule);
     const int64_t step = windows_.buffer_bytes / row_bytes;
     for (int64_t first = 0; first < rows; first += step) {
       ExchangeParams params = common(receivers, place);
+      params.granule = static_cast<int32_t>(granule / unit);
       int64_t window = 0;
       for (const Part& part : parts) {
         const int64_t count = std::clamp<int64_t>(part.all.dim(0) - first, 0, step);
@@ -185,6 +202,7 @@ class DeviceRanks::Rank final : public Communicator {
                           .world = id_.world,
                           .num_tensors = 0,
                           .receivers = receivers,
+                          .granule = 1,
                           .tensors = {},
                           .windows = {},
                           .flags = {},
@@ -236,7 +254,10 @@ DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
   probe();
 }
 
-DeviceRanks::~DeviceRanks() = default;
+DeviceRanks::~DeviceRanks() {
+  abort();  // kernels that still wait for a rank use what goes away now
+  for (const Device* device : windows_->devices) cudaStreamSynchronize(device->stream());
+}
 
 int DeviceRanks::world() const {
   return static_cast<int>(ranks_.size());

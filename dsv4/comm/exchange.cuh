@@ -10,7 +10,9 @@
 //                      share b of the values of every other rank -> tensor
 //
 // CTA b of a rank waits for CTA b of the others only, and all of them run together: kCtas CTAs a
-// rank are few enough for that, also where several ranks share a GPU.
+// rank are few enough for that, also where several ranks share a GPU. So share b must be the same
+// bytes for the rank that stores it and for those that copy it. Ranks may move values in different
+// units, as their addresses allow; shares are divided in granules, which all ranks have in common.
 //
 // Two buffers are enough. A rank stores exchange e + 2 when its kernel of e + 1 has ended, so when
 // every other rank has raised a flag of e + 1, so when their kernels of e have ended and have read
@@ -27,7 +29,7 @@ inline constexpr int kMaxRanks = 8, kMaxTensors = 2;
 inline constexpr int kCtas = 32, kThreads = 512;  // of a rank
 
 // A tensor of which every rank has some columns, or some rows. Sizes are in units of the kernel's
-// type, offsets of the window in bytes.
+// type, the offset in the window in bytes.
 struct ExchangedTensor {
   const void* from;                // [rows, own columns], of this rank
   void* to;                        // [rows, columns]; null: this rank gets nothing
@@ -50,6 +52,7 @@ struct Fault {
 struct ExchangeParams {
   int32_t rank, world, num_tensors;
   uint32_t receivers;  // bit r: rank r gets values
+  int32_t granule;     // units; divides what every rank has of a row
   ExchangedTensor tensors[kMaxTensors];
   unsigned char* windows[kMaxRanks];
   int64_t* flags[kMaxRanks];
@@ -65,10 +68,11 @@ struct ExchangeParams {
 
 // The values of one rank that a CTA moves: body(row, column), in units, for `columns` of `rows`.
 template <class Body>
-__device__ void for_share(int32_t rows, int32_t columns, int cta, int ctas, const Body& body) {
-  const int64_t total = static_cast<int64_t>(rows) * columns;
-  const auto begin = static_cast<uint32_t>(total * cta / ctas);
-  const auto end = static_cast<uint32_t>(total * (cta + 1) / ctas);
+__device__ void for_share(int32_t rows, int32_t columns, int32_t granule, int cta, int ctas,
+                          const Body& body) {
+  const int64_t granules = static_cast<int64_t>(rows) * columns / granule;
+  const auto begin = static_cast<uint32_t>(granules * cta / ctas * granule);
+  const auto end = static_cast<uint32_t>(granules * (cta + 1) / ctas * granule);
   const auto width = static_cast<uint32_t>(columns);
   for (uint32_t i = begin + threadIdx.x; i < end; i += blockDim.x) body(i / width, i % width);
 }
@@ -78,7 +82,7 @@ __device__ void store_to_others(const ExchangeParams& p, const ExchangedTensor& 
                                 int cta, int ctas) {
   const auto* from = static_cast<const Unit*>(t.from);
   const int32_t first = t.begin[p.rank];
-  for_share(t.rows, t.count[p.rank], cta, ctas, [&](uint32_t row, uint32_t column) {
+  for_share(t.rows, t.count[p.rank], p.granule, cta, ctas, [&](uint32_t row, uint32_t column) {
     if (t.owners != nullptr && t.owners[row] != p.rank) return;
     const Unit value = from[row * t.from_stride + column];
     const int64_t at = static_cast<int64_t>(row) * t.columns + first + column;
@@ -96,7 +100,7 @@ __device__ void copy_from_others(const ExchangeParams& p, const ExchangedTensor&
   for (int r = 0; r < p.world; ++r) {
     if (r == p.rank) continue;
     const int32_t first = t.begin[r];
-    for_share(t.rows, t.count[r], cta, ctas, [&](uint32_t row, uint32_t column) {
+    for_share(t.rows, t.count[r], p.granule, cta, ctas, [&](uint32_t row, uint32_t column) {
       if (t.owners != nullptr && t.owners[row] != r) return;
       const uint32_t at = first + column;
       static_cast<Unit*>(t.to)[row * t.to_stride + at] =
@@ -106,12 +110,11 @@ __device__ void copy_from_others(const ExchangeParams& p, const ExchangedTensor&
 }
 
 // Whether all ranks have stored what this CTA is to copy. Called by all threads.
-__device__ inline bool wait_for_others(const ExchangeParams& p, int64_t exchange, int cta,
-                                       int ctas) {
+__device__ inline bool wait_for_others(const ExchangeParams& p, int64_t number, int cta, int ctas) {
   const auto r = static_cast<int>(threadIdx.x);
   bool came = true;
   if (r < p.world && r != p.rank)
-    came = ptx::wait_for_flag(p.flags[p.rank] + r * ctas + cta, exchange, p.stop, p.limit_ns);
+    came = ptx::wait_for_flag(p.flags[p.rank] + r * ctas + cta, number, p.stop, p.limit_ns);
   if (!came) {
     const bool first = *static_cast<volatile int64_t*>(p.stop) == 0;
     *p.fault = {.what = p.what, .layer = p.layer, .peer = first ? r : -1, .failed = 1};
@@ -123,14 +126,14 @@ __device__ inline bool wait_for_others(const ExchangeParams& p, int64_t exchange
 // What CTA `cta` of `ctas` does. Every rank has as many CTAs.
 template <class Unit>
 __device__ void exchange(const ExchangeParams& p, int cta, int ctas) {
-  const int64_t exchange = p.done[cta] + 1;
-  const int64_t buffer = exchange % 2 * p.buffer_bytes;
+  const int64_t number = p.done[cta] + 1;
+  const int64_t buffer = number % 2 * p.buffer_bytes;
   for (int i = 0; i < p.num_tensors; ++i) store_to_others<Unit>(p, p.tensors[i], buffer, cta, ctas);
   __syncthreads();  // all threads have stored, and have read p.done
   const auto r = static_cast<int>(threadIdx.x);
-  if (r < p.world && r != p.rank) ptx::raise_flag(p.flags[r] + p.rank * ctas + cta, exchange);
-  if (r == 0) p.done[cta] = exchange;
-  if (!wait_for_others(p, exchange, cta, ctas)) return;
+  if (r < p.world && r != p.rank) ptx::raise_flag(p.flags[r] + p.rank * ctas + cta, number);
+  if (r == 0) p.done[cta] = number;
+  if (!wait_for_others(p, number, cta, ctas)) return;
   for (int i = 0; i < p.num_tensors; ++i)
     if (p.tensors[i].to != nullptr) copy_from_others<Unit>(p, p.tensors[i], buffer, cta, ctas);
 }

@@ -108,8 +108,8 @@ TEST_P(DeviceRanksTest, GatherGivesEveryRankEveryColumn) {
 
 TEST_P(DeviceRanksTest, RootGetsTheColumnsAndRowsComeFromTheirOwners) {
   DeviceRanks group(devices(), kWindow, kLong);
-  const int64_t rows = 9, n = 331;
-  const ColumnEnds ends = column_ends(world(), n, 7);
+  const int64_t rows = 9, n = 332;
+  const ColumnEnds ends = column_ends(world(), n, 4);
   std::vector<int32_t> of_row;
   for (int64_t i = 0; i < rows; ++i) of_row.push_back(static_cast<int32_t>(i * i % world()));
   for (int64_t step = 0; step < 20; ++step) {
@@ -119,14 +119,22 @@ TEST_P(DeviceRanksTest, RootGetsTheColumnsAndRowsComeFromTheirOwners) {
     });
     whole.write(step,
                 [&](int r, int64_t row, int64_t) { return of_row[static_cast<size_t>(row)] == r; });
-    std::vector<Buffer> owners;
+    // Ranks other than the root store theirs from addresses that allow smaller units.
+    std::vector<Buffer> owners, wider;
     for (int r = 0; r < world(); ++r) {
       const auto at = static_cast<size_t>(r);
       owners.emplace_back(DType::kI32, std::initializer_list<int64_t>{rows}, owned_[at]->memory());
       owned_[at]->memory().upload(owners.back().view().data,
                                   reinterpret_cast<const std::byte*>(of_row.data()), rows * 4);
       const TensorView& all = columns.of_rank[at].view();
-      group.rank(r).to_root(all.slice(1, first_column(ends, r), ends[at]), all, ends, {"logits"});
+      const TensorView own = all.slice(1, first_column(ends, r), ends[at]);
+      wider.emplace_back(DType::kI32, std::initializer_list<int64_t>{rows, own.dim(1) + 1},
+                         owned_[at]->memory());
+      const TensorView moved = wider.back().view().slice(1, 1, own.dim(1) + 1);
+      cudaMemcpy2DAsync(moved.data, static_cast<size_t>(moved.row_stride()) * 4, own.data,
+                        static_cast<size_t>(n) * 4, static_cast<size_t>(own.dim(1)) * 4,
+                        static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, owned_[at]->stream());
+      group.rank(r).to_root(r == 0 ? own : moved, all, ends, {"logits"});
       group.rank(r).gather_rows(whole.of_rank[at].view(), owners.back().view(), {"embedding"});
     }
     wait();

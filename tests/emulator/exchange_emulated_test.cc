@@ -1,5 +1,6 @@
-// comm/exchange.cuh on the emulator: ranks side by side in one launch, several exchanges after one
-// another, and a barrier of the rank's CTAs where the next kernel of its stream would begin.
+// comm/exchange.cuh on the emulator: ranks side by side in one launch, odd ones in smaller units,
+// several exchanges after one another, and a barrier of the rank's CTAs where the next kernel of
+// its stream would begin.
 
 #include <gtest/gtest.h>
 
@@ -71,7 +72,7 @@ struct Group {
 
   ExchangeParams params(Case& c, int rank) {
     ExchangeParams p{};
-    p.rank = rank, p.world = world(), p.num_tensors = c.rows > 0 ? 1 : 0;
+    p.rank = rank, p.world = world(), p.num_tensors = c.rows > 0 ? 1 : 0, p.granule = 1;
     p.receivers = c.kind == Kind::kToRoot ? 1 : ~0u;
     p.buffer_bytes = kBufferBytes;
     p.done = done[static_cast<size_t>(rank)].data();
@@ -95,6 +96,15 @@ struct Group {
     return p;
   }
 
+  // `params` for a rank whose addresses allow no more than bytes.
+  static ExchangeParams in_bytes(ExchangeParams p) {
+    ExchangedTensor& t = p.tensors[0];
+    for (int32_t* size : {&t.columns, &p.granule}) *size *= 2;
+    t.from_stride *= 2, t.to_stride *= 2;
+    for (int r = 0; r < p.world; ++r) t.begin[r] *= 2, t.count[r] *= 2;
+    return p;
+  }
+
   std::vector<std::vector<unsigned char>> windows;
   std::vector<std::vector<int64_t>> flags, done;
   int64_t stop = 0;
@@ -110,7 +120,9 @@ void run(const std::vector<std::vector<ExchangeParams>>& steps, int world, uint6
     const int rank = static_cast<int>(blockIdx.x) / kCtas,
               cta = static_cast<int>(blockIdx.x) % kCtas;
     for (size_t e = 0; e < steps.size(); ++e) {
-      exchange::exchange<uint16_t>(steps[e][static_cast<size_t>(rank)], cta, kCtas);
+      const ExchangeParams& p = steps[e][static_cast<size_t>(rank)];
+      rank % 2 == 0 ? exchange::exchange<uint16_t>(p, cta, kCtas)
+                    : exchange::exchange<uint8_t>(Group::in_bytes(p), cta, kCtas);
       // The next kernel begins when this one has ended.
       __syncthreads();
       if (threadIdx.x == 0) {
