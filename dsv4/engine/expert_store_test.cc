@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <set>
 
 #include "dsv4/base/rng.h"
+#include "dsv4/engine/stored_images_test.h"
 #include "dsv4/ops/parts/experts_fetch/choices_test.h"
 #include "tests/harness/errors.h"
 
@@ -66,35 +66,16 @@ ExpertOrder random_order(Rng& rng, int64_t layers) {
   return order;
 }
 
-// A store whose experts have random bytes, filled as a loader does it.
+// A store whose experts have random bytes.
 struct Filled {
   CountedMemory locked, device;
   ExpertStore store;
-  std::vector<std::vector<std::byte>> images;  // [layers * e]
+  test::StoredImages images;
 
   Filled(const ExpertPlaces& places, const ExpertOrder& order)
-      : store(places, locked, device, order, 4096) {
-    Rng rng(3);
-    for (int64_t l = 0; l < places.layers(); ++l) {
-      for (int64_t e = 0; e < kExperts; ++e) {
-        auto& image =
-            images.emplace_back(static_cast<size_t>(places.place_bytes[static_cast<size_t>(l)]));
-        for (std::byte& byte : image) byte = static_cast<std::byte>(rng.below(256));
-        for (std::byte* to : {store.home(l, e), store.first_place(l, e)})
-          if (to != nullptr) std::memcpy(to, image.data(), image.size());
-      }
-    }
-  }
-
-  // The first expert whose bytes are not at its address; -1: none.
+      : store(places, locked, device, order, 4096), images(store) {}
   int64_t broken(int64_t layer) const {
-    const ExpertsFetchArgs args = store.layer(layer);
-    for (int64_t e = 0; e < kExperts; ++e) {
-      const auto& image = images[static_cast<size_t>(layer * kExperts + e)];
-      const auto* at = reinterpret_cast<const std::byte*>(args.places.as<int64_t>()[e]);
-      if (std::memcmp(at, image.data(), image.size()) != 0) return e;
-    }
-    return -1;
+    return images.broken(layer, store.layer(layer).places.as<int64_t>());
   }
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "dsv4/base/rng.h"
+#include "dsv4/engine/stored_images_test.h"
 #include "dsv4/ops/parts/experts_fetch/choices_test.h"
 
 namespace dsv4 {
@@ -15,20 +16,10 @@ constexpr int64_t kExperts = 64, kBytes = 256;
 // A store on the host, filled with random images, after some decode steps.
 struct Scene {
   ExpertStore store;
-  std::vector<std::vector<std::byte>> images;  // [layers * e]
+  test::StoredImages images;
 
-  explicit Scene(const ExpertPlaces& places) : store(places, host_memory(), host_memory()) {
-    Rng rng(3);
-    for (int64_t l = 0; l < places.layers(); ++l) {
-      for (int64_t e = 0; e < kExperts; ++e) {
-        auto& image =
-            images.emplace_back(static_cast<size_t>(places.place_bytes[static_cast<size_t>(l)]));
-        for (std::byte& byte : image) byte = static_cast<std::byte>(rng.below(256));
-        for (std::byte* to : {store.home(l, e), store.first_place(l, e)})
-          if (to != nullptr) std::memcpy(to, image.data(), image.size());
-      }
-    }
-  }
+  explicit Scene(const ExpertPlaces& places)
+      : store(places, host_memory(), host_memory()), images(store) {}
 
   void decode(Rng& rng, int steps) {
     test::Choices choices(rng, kExperts, 0.8, 0.2);
@@ -39,19 +30,10 @@ struct Scene {
         args.experts = {TensorMeta::contiguous(DType::kI32, {4, 6}),
                         reinterpret_cast<const std::byte*>(ids.data())};
         experts_fetch({}, args);
-        ASSERT_EQ(broken(l, args.places.as<int64_t>()), -1) << "layer " << l << " step " << i;
+        ASSERT_EQ(images.broken(l, args.places.as<int64_t>()), -1)
+            << "layer " << l << " step " << i;
       }
     }
-  }
-
-  // The first expert whose bytes are not at its address; -1: none.
-  int64_t broken(int64_t layer, const int64_t* addresses) const {
-    for (int64_t e = 0; e < kExperts; ++e) {
-      const auto& image = images[static_cast<size_t>(layer * kExperts + e)];
-      const auto* at = reinterpret_cast<const std::byte*>(addresses[e]);
-      if (std::memcmp(at, image.data(), image.size()) != 0) return e;
-    }
-    return -1;
   }
 };
 
@@ -74,7 +56,7 @@ void check_waves(const ExpertPlaces& places) {
     int64_t at_home = 0;
     for (int64_t l = 0; l < places.layers(); ++l) {
       const int64_t* const addresses = plan.addresses.data() + l * kExperts;
-      ASSERT_EQ(scene.broken(l, addresses), -1) << "layer " << l << " round " << round;
+      ASSERT_EQ(scene.images.broken(l, addresses), -1) << "layer " << l << " round " << round;
       for (int64_t e = 0; e < kExperts; ++e)
         at_home += addresses[e] == reinterpret_cast<int64_t>(scene.store.home(l, e)) ? 1 : 0;
       EXPECT_LE(std::ssize(plan.of_layer(l)), places.half);

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "dsv4/base/rng.h"
 #include "dsv4/device/device.h"
 #include "dsv4/engine/device_model.h"
@@ -16,6 +14,7 @@
 namespace dsv4 {
 namespace {
 
+using test::largest_difference;
 using test::random_ids;
 
 constexpr int64_t kContext = 500;
@@ -86,16 +85,6 @@ class DraftsOnGpu : public testing::Test {
     if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
   }
 };
-
-double largest_difference(const Buffer& a, const Buffer& b) {
-  double largest = 0;
-  for (int64_t i = 0; i < a.view().numel(); ++i) {
-    const double off =
-        std::abs(static_cast<double>(a.as<float>()[i]) - static_cast<double>(b.as<float>()[i]));
-    if (!(off <= largest)) largest = off;  // NaN is large
-  }
-  return largest;
-}
 
 // The numerics are exact and the limit is that of the model's logits (device_test.cc): one
 // sequence, all lengths around the window's, every number of passes, rounds of which a part holds.

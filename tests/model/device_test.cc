@@ -18,6 +18,7 @@
 namespace dsv4 {
 namespace {
 
+using test::largest_difference;
 using test::random_ids;
 
 std::shared_ptr<Device> shared_gpu() {
@@ -36,16 +37,6 @@ class OnGpu : public testing::Test {
     if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
   }
 };
-
-double largest_difference(const Buffer& a, const Buffer& b) {
-  double largest = 0;
-  for (int64_t i = 0; i < a.view().numel(); ++i) {
-    const double off =
-        std::abs(static_cast<double>(a.as<float>()[i]) - static_cast<double>(b.as<float>()[i]));
-    if (!(off <= largest)) largest = off;  // NaN is large
-  }
-  return largest;
-}
 
 TEST_F(OnGpu, ExactDemoLogitsMatchTheCpu) {
   const Model cpu = Model::load("models/demo"), gpu = on_gpu("models/demo");

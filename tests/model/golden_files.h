@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -40,6 +41,17 @@ inline Buffer all_logits(const Model& model, const Context& context, std::span<c
 inline Buffer all_logits(const Model& model, Numerics numerics, std::span<const int32_t> ids,
                          int64_t chunk) {
   return all_logits(model, Context{.numerics = numerics}, ids, chunk);
+}
+
+// Largest absolute difference of two f32 tensors of one size; NaN is large.
+inline double largest_difference(const Buffer& a, const Buffer& b) {
+  double largest = 0;
+  for (int64_t i = 0; i < a.view().numel(); ++i) {
+    const double off =
+        std::abs(static_cast<double>(a.as<float>()[i]) - static_cast<double>(b.as<float>()[i]));
+    if (!(off <= largest)) largest = off;
+  }
+  return largest;
 }
 
 inline bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
