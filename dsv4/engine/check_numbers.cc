@@ -27,32 +27,6 @@
 namespace dsv4 {
 namespace {
 
-class Names final : public WeightVisitor {
- public:
-  explicit Names(std::map<const std::byte*, std::string>& names) : names_(names) {}
-
-  void matrix(WeightView& weight, const WeightSpec& spec, int64_t, int64_t) override {
-    names_.emplace(weight.data.data, spec.name + ".weight");
-  }
-  void grouped(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k, int64_t) override {
-    matrix(weight, spec, n, k);
-  }
-  void floats(ConstTensorView& view, const WeightSpec& spec,
-              std::initializer_list<int64_t>) override {
-    names_.emplace(view.data, spec.name + ".weight");
-  }
-  void f32(ConstTensorView& view, const WeightSpec& spec, std::initializer_list<int64_t>) override {
-    names_.emplace(view.data, spec.name);
-  }
-  void expert_ids(ConstTensorView& view, const WeightSpec& spec,
-                  std::initializer_list<int64_t>) override {
-    names_.emplace(view.data, spec.name);
-  }
-
- private:
-  std::map<const std::byte*, std::string>& names_;
-};
-
 // What an op writes, and the weight that says which layer it belongs to.
 struct Traced {
   std::vector<ConstTensorView> outputs;
@@ -156,10 +130,8 @@ ConstTensorView on_host(const ConstTensorView& view, Device* device, std::vector
 
 }  // namespace
 
-CheckNumbers::CheckNumbers(const Model& model) {
-  Names visitor(names_);
-  // The visitor reads; visit_weights() resizes nothing in a model that is loaded.
-  visit_weights(model.config(), const_cast<ModelWeights&>(model.weights()), visitor);
+CheckNumbers::CheckNumbers(const Model& model)
+    : names_(names_by_address(model.config(), model.weights())) {
   const auto& drafter = model.weights().drafter;
   if (drafter && !drafter->layer.moe.images.empty())
     names_.emplace(drafter->layer.moe.images.gate_up_bytes.data, "mtp.0.ffn.experts");

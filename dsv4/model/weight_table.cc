@@ -134,6 +134,32 @@ class WeightTable {
   WeightVisitor& v_;
 };
 
+class Names final : public WeightVisitor {
+ public:
+  explicit Names(std::map<const std::byte*, std::string>& names) : names_(names) {}
+
+  void matrix(WeightView& weight, const WeightSpec& spec, int64_t, int64_t) override {
+    names_.emplace(weight.data.data, spec.name + ".weight");
+  }
+  void grouped(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k, int64_t) override {
+    matrix(weight, spec, n, k);
+  }
+  void floats(ConstTensorView& view, const WeightSpec& spec,
+              std::initializer_list<int64_t>) override {
+    names_.emplace(view.data, spec.name + ".weight");
+  }
+  void f32(ConstTensorView& view, const WeightSpec& spec, std::initializer_list<int64_t>) override {
+    names_.emplace(view.data, spec.name);
+  }
+  void expert_ids(ConstTensorView& view, const WeightSpec& spec,
+                  std::initializer_list<int64_t>) override {
+    names_.emplace(view.data, spec.name);
+  }
+
+ private:
+  std::map<const std::byte*, std::string>& names_;
+};
+
 }  // namespace
 
 const char* name(WeightPart part) {
@@ -173,6 +199,15 @@ void visit_weights(const ModelConfig& config, ModelWeights& weights, WeightVisit
 void visit_drafter(const ModelConfig& config, int64_t block, DrafterWeights& weights,
                    WeightVisitor& visitor) {
   WeightTable(config, visitor).drafter(weights, block);
+}
+
+std::map<const std::byte*, std::string> names_by_address(const ModelConfig& config,
+                                                         const ModelWeights& weights) {
+  std::map<const std::byte*, std::string> names;
+  Names visitor(names);
+  // The visitor reads, and visit_weights() resizes nothing in a model that is loaded.
+  visit_weights(config, const_cast<ModelWeights&>(weights), visitor);
+  return names;
 }
 
 }  // namespace dsv4

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -81,6 +82,11 @@ class WeightVisitor {
 // Resizes the layers and experts of `weights` to those of the config. A drafter that is present
 // comes before the head's weights, in the order of a round's reads.
 void visit_weights(const ModelConfig& config, ModelWeights& weights, WeightVisitor& visitor);
+
+// The stored name of each tensor of a loaded model, by the address of its data: "head.weight".
+// Experts that are kernel images have none.
+std::map<const std::byte*, std::string> names_by_address(const ModelConfig& config,
+                                                         const ModelWeights& weights);
 
 // The weights of block mtp.N.
 void visit_drafter(const ModelConfig& config, int64_t block, DrafterWeights& weights,

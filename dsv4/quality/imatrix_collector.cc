@@ -17,24 +17,6 @@
 namespace dsv4 {
 namespace {
 
-class Names final : public WeightVisitor {
- public:
-  explicit Names(std::map<const std::byte*, std::string>& names) : names_(names) {}
-
-  void matrix(WeightView& weight, const WeightSpec& spec, int64_t, int64_t) override {
-    names_.emplace(weight.data.data, spec.name);
-  }
-  void grouped(WeightView& weight, const WeightSpec& spec, int64_t, int64_t, int64_t) override {
-    names_.emplace(weight.data.data, spec.name);
-  }
-  void floats(ConstTensorView&, const WeightSpec&, std::initializer_list<int64_t>) override {}
-  void f32(ConstTensorView&, const WeightSpec&, std::initializer_list<int64_t>) override {}
-  void expert_ids(ConstTensorView&, const WeightSpec&, std::initializer_list<int64_t>) override {}
-
- private:
-  std::map<const std::byte*, std::string>& names_;
-};
-
 // Adds the squares of a row [groups * k], group by group.
 void add_row(ImatrixCollector::Sums& sums, const std::vector<float>& row) {
   const size_t k = sums.squares.size();
@@ -63,9 +45,7 @@ ImatrixCollector::ImatrixCollector(const Model& model) {
   if (model.device() != nullptr || !model.others().empty())
     fail(ErrorCode::kUnsupported,
          "an imatrix is collected on the CPU, of a whole model: give --device {}", "cpu");
-  Names visitor(names_);
-  // The visitor reads; visit_weights() resizes nothing in a model that is loaded.
-  visit_weights(model.config(), const_cast<ModelWeights&>(model.weights()), visitor);
+  names_ = names_by_address(model.config(), model.weights());
 }
 
 void ImatrixCollector::observe(const OpCall& call) {
@@ -78,7 +58,8 @@ void ImatrixCollector::observe(const OpCall& call) {
 ImatrixCollector::Sums* ImatrixCollector::sums_of(const WeightView& weight) {
   const auto name = names_.find(weight.data.data);
   if (name == names_.end()) return nullptr;
-  Sums& sums = sums_[name->second];
+  constexpr std::string_view kSuffix = ".weight";  // of every matrix
+  Sums& sums = sums_[name->second.substr(0, name->second.size() - kSuffix.size())];
   sums.squares.resize(static_cast<size_t>(weight.k));
   return &sums;
 }

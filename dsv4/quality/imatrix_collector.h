@@ -47,7 +47,7 @@ class ImatrixCollector final : public Observer {
   void add_linear(const OpCall& call);
   void add_experts(const OpCall& call);
 
-  std::map<const std::byte*, std::string> names_;  // of matrices, by the address of their data
+  std::map<const std::byte*, std::string> names_;  // of weights, by the address of their data
   std::map<std::string, Sums> sums_;
 };
 
