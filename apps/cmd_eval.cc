@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +11,6 @@
 #include "apps/common.h"
 #include "apps/eval_input.h"
 #include "apps/threads.h"
-#include "dsv4/base/error.h"
 #include "dsv4/engine/score.h"
 #include "dsv4/loader/safetensors.h"
 
@@ -26,11 +24,7 @@ struct LogitsOptions : EvalMode {
 };
 
 void eval_logits(const LogitsOptions& options) {
-  if (options.out.empty()) fail(ErrorCode::kBadInput, "-o '': want the name of a file");
-  std::error_code none;
-  const auto folder = std::filesystem::absolute(options.out, none).parent_path();
-  if (!std::filesystem::is_directory(folder, none))
-    fail(ErrorCode::kIo, "cannot write {}: no folder {}", options.out, folder.string());
+  check_out(options.out);
   const std::vector<int32_t> ids = parse_ids(options.ids);
   const Model model = load_eval_model(options, options.model, std::ssize(ids), options.chunk);
   const auto total = static_cast<int64_t>(ids.size()), vocab = model.config().vocab_size;

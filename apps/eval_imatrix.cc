@@ -2,13 +2,13 @@
 // `dsv4 quantize --imatrix` reads (quality/imatrix_collector.h).
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "apps/eval_input.h"
 #include "dsv4/base/error.h"
+#include "dsv4/engine/device_model.h"
 #include "dsv4/quality/imatrix_collector.h"
 #include "dsv4/quality/logits_source.h"
 
@@ -19,16 +19,7 @@ struct ImatrixOptions : EvalOptions {
   std::string out;
 };
 
-// Before the text is read, which may take long.
-void check_out(const std::string& out) {
-  if (out.empty()) fail(ErrorCode::kBadInput, "-o '': want the name of a file");
-  std::error_code none;
-  const auto folder = std::filesystem::absolute(out, none).parent_path();
-  if (!std::filesystem::is_directory(folder, none))
-    fail(ErrorCode::kIo, "cannot write {}: no folder {}", out, folder.string());
-}
-
-// Weights of the config without an entry: experts that no token chose.
+// Matrices of all routed experts; those that no token chose have no entry.
 int64_t routed_matrices(const ModelConfig& config) {
   return 3 * config.num_experts * config.num_layers;
 }
@@ -40,9 +31,14 @@ int64_t routed_in(const ImatrixCollector& collector) {
   return count;
 }
 
-void eval_imatrix(const ImatrixOptions& options) {
+void eval_imatrix(ImatrixOptions options) {
   const auto begin = std::chrono::steady_clock::now();
   check_out(options.out);
+  if (options.device == "auto") options.device = "cpu";  // where the collector sees the ops
+  if (!is_cpu(options.device))
+    fail(ErrorCode::kUnsupported,
+         "--device {}: an imatrix is collected on the CPU, of a whole model: give --device cpu",
+         options.device);
   const Model model = load_eval_model(options, options.model, eval_context(options), options.chunk);
   ImatrixCollector collector(model);
   const EvalText text = read_eval_text(options, model);

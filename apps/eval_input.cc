@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <filesystem>
 
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
@@ -38,6 +39,14 @@ Model load_eval_model(const EvalMode& mode, const std::string& name, int64_t con
   place_model(model, std::move(device), 0, step_context(mode),
               expert_memory(mode.experts, model.config(), limits));
   return model;
+}
+
+void check_out(const std::string& out) {
+  if (out.empty()) fail(ErrorCode::kBadInput, "-o '': want the name of a file");
+  std::error_code none;
+  const auto folder = std::filesystem::absolute(out, none).parent_path();
+  if (!std::filesystem::is_directory(folder, none))
+    fail(ErrorCode::kIo, "cannot write {}: no folder {}", out, folder.string());
 }
 
 void add_eval_options(CLI::App& command, EvalOptions& options) {

@@ -54,6 +54,8 @@ class EvalContext {
   Context context_;
 };
 
+// Throws unless the folder of `out` is there: to be called before a model is read.
+void check_out(const std::string& out);
 void add_eval_options(CLI::App& command, EvalOptions& options);
 int64_t eval_context(const EvalOptions& options);  // tokens of a window, if the model has as many
 

@@ -42,9 +42,8 @@ void load_row(const LinearArgs& args, int64_t t, std::vector<float>& row) {
 }  // namespace
 
 ImatrixCollector::ImatrixCollector(const Model& model) {
-  if (model.device() != nullptr || !model.others().empty())
-    fail(ErrorCode::kUnsupported,
-         "an imatrix is collected on the CPU, of a whole model: give --device {}", "cpu");
+  DSV4_CHECK(model.device() == nullptr && model.others().empty(),
+             "an imatrix is collected on the CPU, of a whole model");
   names_ = names_by_address(model.config(), model.weights());
 }
 
