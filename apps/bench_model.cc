@@ -61,6 +61,9 @@ CacheLimits largest_limits(const std::vector<CacheLimits>& caches) {
     most.max_tokens = std::max(most.max_tokens, limits.max_tokens);
     most.max_sequences = std::max(most.max_sequences, limits.max_sequences);
     most.max_batch_tokens = std::max(most.max_batch_tokens, limits.max_batch_tokens);
+    most.max_logits_rows = std::max(most.max_logits_rows, limits.logits_rows());
+    most.max_drafts = std::max(most.max_drafts, limits.max_drafts);
+    most.drafter = most.drafter || limits.drafter;
   }
   return most;
 }

@@ -143,6 +143,17 @@ CacheLimits limits_of(const PrefillOptions& options, int64_t tokens) {
           .max_batch_tokens = std::min(options.chunk, tokens)};
 }
 
+// What steps of so many seconds did with experts in host memory, if some are there.
+void add_outside(const Model& model, const ExpertCounts& before, int64_t steps, double time,
+                 Json& row) {
+  Json outside = expert_report(model, before);
+  if (outside.is_null()) return;
+  const double link = outside["link_bytes"].get<double>() / static_cast<double>(steps);
+  outside["link_bytes_per_step"] = link;
+  outside["link_bytes_per_s"] = link / time;  // over whole steps, of which copies are a part
+  row["experts_in_host_memory"] = std::move(outside);
+}
+
 Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind& kind,
                int64_t batch, int64_t context) {
   const Model& model = bench.model();
@@ -157,6 +168,7 @@ Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind&
   for (int i = 0; i < kWarmSteps; ++i) rounds.step();
   const double warm = seconds_between(begin, Clock::now());
   const int64_t before = rounds.tokens();
+  const ExpertCounts counts = expert_counts(model);
   std::vector<double> times, drafts;
   for (int64_t i = 0; i < options.steps; ++i) {
     const auto from = Clock::now();
@@ -178,6 +190,7 @@ Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind&
               {"expected_tokens_per_round", kind.expected_tokens()},
               {"tokens_per_second", static_cast<double>(batch) * kind.expected_tokens() / time},
               {"warm_up_seconds", warm}};
+  add_outside(model, counts, options.steps, time, row);
   row["memory"] = bench.memory(limits);
   if (!options.trace.empty())
     row["trace"] = bench.trace(
@@ -213,12 +226,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
               {"ms_per_step", 1e3 * time},
               {"tokens_per_second", static_cast<double>(batch) / time},
               {"warm_up_seconds", warm}};
-  if (Json outside = expert_report(model, before); !outside.is_null()) {
-    const double link = outside["link_bytes"].get<double>() / static_cast<double>(options.steps);
-    outside["link_bytes_per_step"] = link;
-    outside["link_bytes_per_s"] = link / time;  // over whole steps, of which copies are a part
-    row["experts_in_host_memory"] = std::move(outside);
-  }
+  add_outside(model, before, options.steps, time, row);
   add_shares(decode_cost(model, options.numerics, batch, context), time, bench.roofs(), row);
   add_experts(bench.count_experts(executor, [&] { decoding.step(); }), bench.roofs(), row);
   row["memory"] = bench.memory(limits);
