@@ -52,12 +52,12 @@ class Measure:
         return json.loads(run.stdout)
 
     def divergence(self, model, numerics="exact"):
-        report = self.dsv4("eval", "kld", model, "--reference", self.reference, "--numerics", numerics)
+        report = self.dsv4("eval", "kld", model, "--device", "cpu", "--reference", self.reference, "--numerics", numerics)
         return {key: report[key] for key in ("tokens", "kld", "top1", "perplexity", "perplexity_error",
                                              "perplexity_ratio", "perplexity_ratio_error")}
 
     def recall(self, model):
-        report = self.dsv4("eval", "needle", model, "--prompts", str(self.prompts), "--seed", "1",
+        report = self.dsv4("eval", "needle", model, "--device", "cpu", "--prompts", str(self.prompts), "--seed", "1",
                            "--distances", ",".join(map(str, DISTANCES)))
         return report["recall"]
 
@@ -83,7 +83,7 @@ class Measure:
         """Made once."""
         path, text = self.folder / "demo.imatrix", self.folder / "calibration.txt"
         if not path.exists():
-            command = [self.binary, "run", "demo", "-n", str(CALIBRATION_TOKENS), "--ignore-eos", "--seed", "1", "--quiet"]
+            command = [self.binary, "run", "demo", "--device", "cpu", "-n", str(CALIBRATION_TOKENS), "--ignore-eos", "--seed", "1", "--quiet"]
             written = [begin + subprocess.run([*command, "-p", begin], check=True, capture_output=True, text=True).stdout
                        for begin in CALIBRATION]
             text.write_text("\n".join(written))
@@ -92,7 +92,7 @@ class Measure:
 
     def all(self, only, before):
         """All rows; with `only`, those with other scales as they were before."""
-        self.dsv4("eval", "kld", "demo", "-f", TEXT, "--save-reference", self.reference, "--numerics", "exact")
+        self.dsv4("eval", "kld", "demo", "--device", "cpu", "-f", TEXT, "--save-reference", self.reference, "--numerics", "exact")
         rows = []
         for row in ROWS:
             begin = time.perf_counter()
@@ -105,7 +105,7 @@ class Measure:
 
 
 def today():
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(["git", "describe", "--always", "--dirty=+"], check=True, capture_output=True, text=True).stdout.strip()
     return {"date": time.strftime("%Y-%m-%d"), "commit": commit}
 
 

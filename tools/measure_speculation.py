@@ -37,7 +37,7 @@ ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
 
 def run(binary, mode, args):
     """Tokens per second of the answer's steps, the answer, and what became of its drafts."""
-    command = [binary, "run", "demo", "-t", "1", "--deterministic", "--stats", "json", "--speculate", mode]
+    command = [binary, "run", "demo", "--device", "cpu", "-t", "1", "--deterministic", "--stats", "json", "--speculate", mode]
     result = subprocess.run(command + args, capture_output=True, text=True, env=ENVIRONMENT, check=True)
     stats = json.loads(result.stderr.splitlines()[-1])
     return stats["decode_tokens_per_second"], result.stdout, stats["drafts"]
@@ -50,7 +50,7 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        command = [binary, "serve", "demo", "-t", "1", "--deterministic", "--port", str(self.port), "--quiet"]
+        command = [binary, "serve", "demo", "--device", "cpu", "-t", "1", "--deterministic", "--port", str(self.port), "--quiet"]
         self.process = subprocess.Popen(command + ["--speculate", mode], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
         while self.process.poll() is None:
             try:

@@ -44,7 +44,7 @@ def line_of(r):
 
 def measured_later(result):
     rows = sorted({(r["scales"], r["measured"]["date"], r["measured"]["commit"]) for r in result["rows"] if "measured" in r})
-    return [line for scales, date, commit in rows for line in (f"Rows with {scales}: {date}, commit {commit}.", "")]
+    return [line for scales, date, commit in rows for line in (f"Rows with {scales}: {date}, commit {commit}, the same command with `--only {scales}`.", "")]
 
 
 def section(result):
