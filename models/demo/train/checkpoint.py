@@ -73,6 +73,15 @@ def write(stored: dict[str, Tensor], path: Path) -> None:
     path.chmod(0o644)  # safetensors creates it readable by the owner only
 
 
+def check_size(folder: Path) -> None:
+    """With the repository and the packages in mind: files of the model's folder, and of the block."""
+    block = folder / MTP_FILE
+    sizes = {file: file.stat().st_size for file in folder.iterdir() if file.is_file()}
+    main, mtp = sum(size for file, size in sizes.items() if file != block), sizes.get(block, 0)
+    print(f"{folder}: {main / 2**20:.2f} MiB and a block of {mtp / 2**20:.2f} MiB")
+    assert main <= 15.5 * 2**20 and mtp <= 2.5 * 2**20, "larger than the bundled model may be"
+
+
 def save(model: Model, config: dict, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -89,6 +98,7 @@ def save_mtp(block: Mtp, folder: Path) -> None:
         size += sum(value.nbytes for value in stored.values())
     index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+    check_size(folder)
 
 
 @torch.no_grad()

@@ -9,8 +9,6 @@ import checkpoint
 from config import DEMO, Config
 from model import Model
 
-LIMIT = 17.5 * 2**20  # with the MTP block
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -23,9 +21,7 @@ def main() -> None:
     if args.weights:
         model.load_state_dict(torch.load(args.weights, map_location="cpu"))
     checkpoint.save(model, DEMO, args.out)
-    size = sum(f.stat().st_size for f in args.out.iterdir())
-    print(f"{args.out}: {size} bytes = {size / 2**20:.2f} MiB")
-    assert size <= LIMIT, "larger than the bundled model may be"
+    checkpoint.check_size(args.out)
 
 
 if __name__ == "__main__":

@@ -136,9 +136,9 @@ class Trainer:
             if step % 10 == 0:
                 self.log(step=step, kl=round(loss, 4), total=round(total, 4))
             if step % 100 == 99 and step + 1 < args.steps:
-                self.log(step=step, **acceptance(self.block, self.main, self.held_out))
+                self.log(step=step, kl=round(loss, 4), **acceptance(self.block, self.main, self.held_out))
                 checkpoint.save_mtp(self.block, args.out)
-        self.log(step=step, **acceptance(self.block, self.main, self.held_out))
+        self.log(step=step, kl=round(loss, 4), **acceptance(self.block, self.main, self.held_out))
         checkpoint.save_mtp(self.block, args.out)
 
     def train_step(self, rows: list[int], step: int, left: float) -> tuple[float, float]:
