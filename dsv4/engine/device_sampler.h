@@ -4,8 +4,6 @@
 
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <vector>
 
 #include "dsv4/engine/runner.h"

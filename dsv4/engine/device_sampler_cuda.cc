@@ -1,6 +1,7 @@
 #include "dsv4/engine/device_sampler.h"
 
-#include <algorithm>
+#include <cuda_runtime_api.h>
+
 #include <cstring>
 
 #include "dsv4/base/bits.h"
