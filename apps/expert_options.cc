@@ -68,7 +68,7 @@ void add_expert_sizes(CLI::App& command, ExpertOptions& options, const std::stri
                              ->option_text("SIZE|auto");
   add_size(command, "--gpu-memory", options.gpu, "memory that a GPU gives, if less than it has");
   add_size(command, "--host-memory", options.host_memory,
-           "host memory for experts, with --experts-memory; default: what this machine has");
+           "host memory for experts, with --experts-memory; default: all that can be had");
   command.get_option("--host-memory")->needs(experts);
 }
 
@@ -88,7 +88,9 @@ void add_expert_options(CLI::App& command, ExpertOptions& options) {
 
 void check_expert_options(const ExpertOptions& options, const std::string& device) {
   if (!options.wanted()) return;
-  if (is_cpu(device) || num_ranks(device) > 1)
+  if (num_ranks(device) > 1)
+    refuse_expert_memory("it is for one GPU, not for ranks: leave it out, or give one device");
+  if (is_cpu(device))
     refuse_expert_memory(
         "on the CPU all experts are in host memory: leave it out, or run on one GPU (--device "
         "cuda)");

@@ -45,7 +45,8 @@ std::optional<ExpertMemory> expert_memory(const ExpertOptions& options, const Mo
 // What decode steps since `before` did with experts in host memory; null where none are there.
 nlohmann::ordered_json expert_report(const Model& model, const ExpertCounts& before = {});
 ExpertCounts expert_counts(const Model& model);
-// "92.1 % of chosen experts in GPU memory, 1.3 GiB over the link"; empty where all are
+// "92.1 % of chosen experts in GPU memory, 1.3 GiB over the link while decoding"; empty where all
+// are
 std::string expert_text(const Model& model);
 
 }  // namespace dsv4::apps

@@ -91,6 +91,7 @@ std::byte* map_pages(size_t bytes) {
 }  // namespace
 
 std::byte* MappedMemory::allocate(int64_t bytes) {
+  cuda_check(cudaSetDevice(ordinal_), "cudaSetDevice");
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
   std::byte* const data = map_pages(size);
   const cudaError_t status =

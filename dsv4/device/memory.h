@@ -34,16 +34,19 @@ class PinnedMemory : public Memory {
   void download(std::byte* to, const std::byte* from, int64_t bytes) override;
 };
 
-// Page-locked host memory of gigabytes that kernels read at the host's addresses, from any device.
+// Page-locked host memory of gigabytes that kernels read at the host's addresses, from any device;
+// `ordinal` is the one whose context locks it, in whatever thread.
 // Pages are zeros that the system gives when they are locked; several threads may allocate at a
 // time. Throws kResource, naming what is locked so far and the limits of the system, when it locks
 // no more.
 class MappedMemory : public PinnedMemory {
  public:
+  explicit MappedMemory(int ordinal) : ordinal_(ordinal) {}
   std::byte* allocate(int64_t bytes) override;
   void release(std::byte* data) noexcept override;
 
  private:
+  const int ordinal_;
   std::mutex mutex_;
   std::map<std::byte*, int64_t> sizes_;
   int64_t locked_ = 0;

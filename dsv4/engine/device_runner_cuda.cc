@@ -18,8 +18,6 @@
 #include <optional>
 #include <utility>
 
-#include "dsv4/base/bits.h"
-#include "dsv4/base/error.h"
 #include "dsv4/device/copy_pieces.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"
@@ -104,9 +102,9 @@ class DeviceRunner : public Runner {
 
   // An observer waits for every op, which a capture does not allow.
   bool captures() const { return device_.times() == nullptr && context_.observer == nullptr; }
-  std::optional<StepExtents> captured_extents(const ForwardBatch& batch, const StepExtents& exact,
-                                              const TensorView& logits) const;
-  void choose_experts(Step& step, bool captured);
+  std::optional<StepExtents> decode_extents(const ForwardBatch& batch, const StepExtents& exact,
+                                            const TensorView& logits) const;
+  void choose_experts(Step& step, bool decodes);
   void run_captured(Captured& captured, const TensorView& logits,
                     const std::function<void()>& enqueue);
   // Lists that are written into list_scratch_, from where it begins, and read from the mirror.
@@ -156,11 +154,10 @@ DeviceRunner::~DeviceRunner() {
   cudaStreamSynchronize(device_.stream());  // kernels may still use what goes away now
 }
 
-// What a decode step is padded to; nothing for steps that are not captured.
-std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& batch,
-                                                          const StepExtents& exact,
-                                                          const TensorView& logits) const {
-  if (!captures()) return {};
+// What a decode step is padded to where steps are captured; nothing for other steps.
+std::optional<StepExtents> DeviceRunner::decode_extents(const ForwardBatch& batch,
+                                                        const StepExtents& exact,
+                                                        const TensorView& logits) const {
   int64_t run_tokens = 0;
   for (const SequenceRun& run : batch.runs) run_tokens = std::max(run_tokens, run.count);
   std::optional<StepExtents> extents = captured_steps_.padded(exact, run_tokens);
@@ -183,19 +180,21 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
   const Scratch::Scope scope(list_scratch_);
   StepExtents exact = step_extents(model_.cache_groups(), batch);
   exact.enters = drafter.streams.rank > 0;
-  const std::optional<StepExtents> captured = captured_extents(batch, exact, logits);
+  const std::optional<StepExtents> decode = decode_extents(batch, exact, logits);
+  const std::optional<StepExtents> captured = captures() ? decode : std::nullopt;
   Step step = make_step(context_, model_.config(), model_.cache_groups(), batch,
                         captured.value_or(exact), step_lists(list_scratch_.taken().data), scratch_);
   send_step_lists();
-  choose_experts(step, captured.has_value());
+  choose_experts(step, decode.has_value());
   const auto enqueue = [&] { model_.forward(step, caches, logits, drafter); };
   captured ? run_captured(captured_[*captured], logits, enqueue) : enqueue();
 }
 
-// A captured step makes its decisions on the device: the graph is the same for all of them.
-void DeviceRunner::choose_experts(Step& step, bool captured) {
+// A decode step chooses on the device, so its graph is the same for all of them; it does so also
+// where it is timed kernel by kernel.
+void DeviceRunner::choose_experts(Step& step, bool decodes) {
   if (waves_ == nullptr) return;
-  if (captured || step.num_tokens <= kMostFetchedTokens) return waves_->places_changed();
+  if (decodes || step.num_tokens <= kMostFetchedTokens) return waves_->places_changed();
   waves_->begin_step();
   step.waves = waves_.get();
 }

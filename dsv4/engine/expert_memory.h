@@ -1,10 +1,10 @@
 // What a model may take of both memories when its routed experts do not all go to the device, and
 // what comes of it (docs/experts-in-host-memory.md).
 //
-//   room for experts = what is free, or the cap - dense weights - cache - workspace - kSpareBytes
+//   room for experts = what is free, or the cap - dense weights - cache - workspace
 //   host memory      = what is available - what else the program takes there - kHostSpareBytes
 //
-// Explicit sizes are refused where these numbers are smaller.
+// Larger sizes are refused. Where none is given, experts get all of it, but kSpareBytes of the GPU.
 
 #pragma once
 

@@ -10,12 +10,6 @@ std::span<const CopyPiece> WavePlan::of_layer(int64_t layer) const {
   return std::span(copies).subspan(begin, ends[index] - begin);
 }
 
-int64_t WavePlan::bytes() const {
-  int64_t sum = 0;
-  for (const CopyPiece& copy : copies) sum += copy.bytes;
-  return sum;
-}
-
 WavePlan plan_waves(const ExpertStore& store, std::span<const int32_t> place_of) {
   const ExpertPlaces& places = store.places();
   DSV4_CHECK(std::ssize(place_of) == places.all(), "places of {} of {} experts", place_of.size(),

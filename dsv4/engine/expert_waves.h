@@ -33,7 +33,6 @@ struct WavePlan {
   std::vector<size_t> ends;        // [layers]: behind those of the layer
 
   std::span<const CopyPiece> of_layer(int64_t layer) const;
-  int64_t bytes() const;
 };
 // place_of: [layers, e], as ExpertStore::read_places() gives them
 WavePlan plan_waves(const ExpertStore& store, std::span<const int32_t> place_of);
@@ -44,7 +43,6 @@ class StoreWaves : public ExpertWaves {
   // The plan is made in the first step after this, when the device has done its steps before.
   virtual void places_changed() = 0;
   virtual void begin_step() = 0;
-  virtual int64_t streamed_bytes() const = 0;  // since the start
 };
 std::unique_ptr<StoreWaves> make_store_waves(Device& device, const ExpertStore& store);
 

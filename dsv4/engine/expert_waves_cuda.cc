@@ -34,7 +34,6 @@ class DeviceWaves final : public StoreWaves {
     // Kernels of earlier steps may still read the transient places.
     for (StreamMark& mark : read_) mark.record(device_.stream());
     for (int64_t l = 0; l < std::min<int64_t>(2, store_.places().layers()); ++l) start_copies(l);
-    streamed_ += plan_.bytes();
   }
 
   ConstTensorView begin_layer(int64_t layer) override {
@@ -46,8 +45,6 @@ class DeviceWaves final : public StoreWaves {
     read_[layer % 2].record(device_.stream());
     if (layer + 2 < store_.places().layers()) start_copies(layer + 2);
   }
-
-  int64_t streamed_bytes() const override { return streamed_; }
 
  private:
   void make_plan() {
@@ -76,7 +73,6 @@ class DeviceWaves final : public StoreWaves {
   StreamMark full_[2], read_[2];  // of each half
   WavePlan plan_;
   bool planned_ = false;
-  int64_t streamed_ = 0;
 };
 
 }  // namespace

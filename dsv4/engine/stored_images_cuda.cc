@@ -24,8 +24,8 @@ struct StoreInMappedMemory {
   MappedMemory locked;
   ExpertStore store;
 
-  StoreInMappedMemory(const ExpertPlaces& places, Memory& device, const ExpertOrder& order)
-      : store(places, locked, device, order) {}
+  StoreInMappedMemory(const ExpertPlaces& places, Device& device, const ExpertOrder& order)
+      : locked(device.info().ordinal), store(places, locked, device.memory(), order) {}
 };
 
 // Before there is a store: a table without memory makes the model leave its images out.
@@ -37,11 +37,15 @@ void point_at_no_table(Model& model) {
 }
 
 void check_images(const Model& model, const std::vector<PackedExperts>& packed) {
+  if (model.weights().drafter)
+    refuse_expert_memory(
+        "the MTP block has experts of its own, which have no places yet: give --speculate lookup "
+        "or off");
   if (std::ssize(packed) == model.config().num_layers && !packed.empty()) return;
   refuse_expert_memory(
       fmt::format("experts of {} of {} layers have kernel images here, and all must have them: "
-                  "official numerics, a Hopper GPU, and experts in MXFP4, NVFP4 or 2 to 5 bits "
-                  "with an e4m3 codebook",
+                  "official numerics, a Hopper GPU, and experts in MXFP4, NVFP4 or 2 to 5 bits, "
+                  "with an e4m3 codebook where a row has more than 4096 columns",
                   packed.size(), model.config().num_layers));
 }
 
@@ -108,7 +112,7 @@ std::shared_ptr<ExpertStore> make_expert_store(Model& model, Device& device,
     model.for_each_images([](ExpertImages& images) { images.places = {}; });
     return nullptr;
   }
-  const auto made = std::make_shared<StoreInMappedMemory>(places, device.memory(), memory.order);
+  const auto made = std::make_shared<StoreInMappedMemory>(places, device, memory.order);
   std::shared_ptr<ExpertStore> store(made, &made->store);
   std::vector<ExpertsFetchArgs> fetch;
   for (int64_t l = 0; l < places.layers(); ++l) fetch.push_back(store->layer(l));

@@ -44,6 +44,7 @@ TEST_F(CliRun, NoPromptIsAnError) {
                               "bench prefill demo", "eval needle demo"})
     expect_error(std::string(command) + " --device cpu --experts-memory auto",
                  "on the CPU all experts are in host memory");
+  expect_error("run demo -p a --gpus cpu,cpu --experts-memory auto", "for one GPU, not for ranks");
   expect_error("run demo -p a --experts-memory 5", "want a size such as 60G or 512M");
   expect_error("run demo -p a --experts-counts f", "--experts-memory");
   expect_error("run demo -p a -f b", "-f");

@@ -6,8 +6,8 @@
 
 namespace dsv4::experts_fetch_kernel {
 
-// Two launches: one warp decides, a few CTAs copy. Images at multiples of 16 bytes. No step calls
-// it yet: what the copies reach beside a step is not measured.
+// Two launches: one warp decides, a few CTAs copy. Images at multiples of 16 bytes. No GPU
+// has run it yet: what the copies reach beside a step is not measured.
 DSV4_IMPL(ExpertsFetchArgs, sm90)
 DSV4_IMPL(ExpertsFetchArgs, cpu)
 
