@@ -82,7 +82,8 @@ DSV4_API int dsv4_kbit_tensor_scale(const dsv4_tensor* x, float* scale);
 // the kernel and reports a refused value after it.
 //
 // A block is 32 columns; the last one of a row is filled up with zeros. Values beyond +-31 times
-// the tensor scale are refused, with the scale to use.
+// the tensor scale are refused: on the host the error line has the scale to use, on a GPU
+// dsv4_kbit_tensor_scale() computes it.
 typedef struct dsv4_quantize_kbit_params {
   size_t size;           // sizeof(dsv4_quantize_kbit_params)
   dsv4_tensor x;         // [n, k] F32|BF16|F16, finite
@@ -142,8 +143,10 @@ typedef struct dsv4_kbit_expert_linear_params {
   dsv4_tensor x;               // [rows, k] F32|BF16|F16, sorted by expert
   const dsv4_weight* weights;  // [num_experts], each [n, k]
   int64_t num_experts;
-  dsv4_tensor offsets;  // [num_experts + 1] I32, ascending from 0 to rows
-  dsv4_tensor out;      // [rows, n] F32|BF16|F16
+  // [num_experts + 1] I32, ascending from 0 to rows; not checked on a GPU, where others are
+  // undefined behavior
+  dsv4_tensor offsets;
+  dsv4_tensor out;  // [rows, n] F32|BF16|F16
 } dsv4_kbit_expert_linear_params;
 
 DSV4_API int dsv4_kbit_expert_linear(const dsv4_kbit_expert_linear_params* params,
@@ -169,7 +172,8 @@ typedef struct dsv4_kbit_moe_params {
   dsv4_tensor x;                        // [t, d] F32|BF16|F16
   const dsv4_weight *gate, *up, *down;  // [num_experts] of [i, d], [i, d] and [d, i]
   int64_t num_experts;
-  dsv4_tensor experts;         // [t, top_k] I32 in [0, num_experts)
+  // [t, top_k] I32 in [0, num_experts); not checked on a GPU, where others are undefined behavior
+  dsv4_tensor experts;
   dsv4_tensor expert_weights;  // [t, top_k] F32
   int32_t activation;          // dsv4_activation
   float limit;                 // 0: none

@@ -96,7 +96,8 @@ DSV4_API void dsv4_schedule_destroy(dsv4_schedule* schedule);  // null is legal
 // How a call runs. A null dsv4_call* means all zeros.
 //
 // On a GPU a call enqueues and returns. With a workspace nothing is allocated and nothing waits, so
-// it may be captured into a graph. Failures of kernels, when they run, are CUDA's to report.
+// it may be captured into a graph; a call that waits all the same says so. Failures of kernels,
+// when they run, are CUDA's to report.
 // On the host it computes, on OpenMP's threads, and returns; stream and workspace are not used.
 typedef struct dsv4_call {
   size_t size;   // sizeof(dsv4_call)

@@ -75,10 +75,12 @@ struct QuantizeCall {
     read_tensor(context, call.first_bad, &first_bad);
     if (first_bad == kNone) return;
     const int64_t blocks = args.scales.dim(1);
-    fail(ErrorCode::kBadInput,
-         "row {}, block {}: a value is not finite, or beyond the E4M4 range with tensor_scale {}; "
-         "kbit_tensor_scale says which tensor_scale to use",
-         first_bad / blocks, first_bad % blocks, args.tensor_scale);
+    fail(
+        ErrorCode::kBadInput,
+        "row {}, block {}: a value or an importance is not finite, an importance is negative, or a "
+        "value is beyond the E4M4 range with tensor_scale {}; kbit_tensor_scale says which "
+        "tensor_scale to use",
+        first_bad / blocks, first_bad % blocks, args.tensor_scale);
   }
 };
 

@@ -181,8 +181,10 @@ MadeRows::MadeRows(const KbitWeights& weights, const Context& context)
     scope_.emplace(scratch);
     memory_ = scratch.take(DType::kU8, {bytes_}).data;
   }
+  Context conversion = context;
+  conversion.force_impl = {};  // it names one of the product
   for (const KbitWeights::Made& made : weights.made_)
-    rows_from_layout(context, made.stored, (*this)(made.rows));
+    rows_from_layout(conversion, made.stored, (*this)(made.rows));
 }
 
 WeightView MadeRows::operator()(const WeightView& rows) const {

@@ -14,16 +14,17 @@
 
 namespace dsv4::capi {
 
-#if DSV4_CUDA
-
 void read_tensor(const Context& context, const ConstTensorView& tensor, void* to) {
-  DSV4_CHECK(tensor.is_contiguous(), "a tensor with gaps is read on the host");
-  if (context.device == nullptr) {
-    std::memcpy(to, tensor.data, static_cast<size_t>(tensor.bytes()));
-  } else {
-    context.device->memory().download(static_cast<std::byte*>(to), tensor.data, tensor.bytes());
-  }
+  DSV4_CHECK(tensor.is_contiguous(), "a tensor that is read on the host has gaps");
+#if DSV4_CUDA
+  if (context.device != nullptr)
+    return context.device->memory().download(static_cast<std::byte*>(to), tensor.data,
+                                             tensor.bytes());
+#endif
+  std::memcpy(to, tensor.data, static_cast<size_t>(tensor.bytes()));
 }
+
+#if DSV4_CUDA
 
 void write_tensor(const Context& context, const TensorView& tensor, const void* from) {
   context.device->memory().upload(tensor.data, static_cast<const std::byte*>(from), tensor.bytes());
@@ -31,9 +32,9 @@ void write_tensor(const Context& context, const TensorView& tensor, const void* 
 
 float largest_magnitude_at(int device, const ConstTensorView& x) {
   if (device == DSV4_HOST) return largest_magnitude(x);
-  cuda_check(cudaDeviceSynchronize(), "kbit_tensor_scale");  // of whoever writes x
   float largest = 0;
   on_device({.ordinal = device}, {}, [&](const Context& context) {
+    cuda_check(cudaDeviceSynchronize(), "kbit_tensor_scale");  // of whatever stream writes x
     const Buffer bits(DType::kI32, {1}, context.device->memory());
     largest_magnitude_on(*context.device, x, bits.as<int32_t>());
     read_tensor(context, bits.view(), &largest);
@@ -43,15 +44,6 @@ float largest_magnitude_at(int device, const ConstTensorView& x) {
 }
 
 #else
-
-void read_tensor(const Context&, const ConstTensorView& tensor, void* to) {
-  DSV4_CHECK(tensor.is_contiguous(), "a tensor with gaps is read on the host");
-  std::memcpy(to, tensor.data, static_cast<size_t>(tensor.bytes()));
-}
-
-void write_tensor(const Context&, const TensorView& tensor, const void* from) {
-  std::memcpy(tensor.data, from, static_cast<size_t>(tensor.bytes()));
-}
 
 float largest_magnitude_at(int device, const ConstTensorView& x) {
   if (device == DSV4_HOST) return largest_magnitude(x);

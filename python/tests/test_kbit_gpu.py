@@ -92,14 +92,18 @@ def test_linear(k, dtype):
         layouts = ["image"] if n % 128 else ["image", "tiled"]
         for other in (weight.repacked(layout) for layout in layouts):
             assert torch.equal(dsv4_kernels.kbit_linear(x, other.data, other.scale, *call, scale2=weight.scale2), out)
+            if rows > 4 and dtype != torch.float32:  # a named product does not name the conversion
+                named = dsv4_kernels.kbit_linear(x, other.data, other.scale, *call, scale2=weight.scale2,
+                                                 implementation="cuda_mma")
+                assert close(named, x, values, dtype)
         for name in ("cuda_pairs", "cublaslt_any"):
-            if dtype == torch.float32 or (name == "cuda_pairs") != (rows <= 64) or n == 33:
+            if dtype == torch.float32 or (name == "cuda_pairs") != (rows <= 64):
                 continue
             try:
                 named = dsv4_kernels.kbit_linear(x, weight.data, weight.scale, *call, scale2=weight.scale2,
                                                  implementation=name)
-            except ValueError:  # n or k are odd
-                assert n % 8 or name == "cublaslt_any"
+            except ValueError as refused:
+                assert name == "cublaslt_any" and "libcublasLt" in str(refused)  # it is not installed
                 continue
             assert close(named, x, values, dtype)
 
@@ -145,7 +149,7 @@ def test_moe(name, limit, t, top_k, experts):
     call = lambda **more: dsv4_kernels.kbit_moe(gpu(x), *moved, gpu(ids), gpu(weights), **rest, **more)
     out = call()
     assert numpy.abs(out.cpu().numpy() - want).max() <= 2e-5 * numpy.abs(want).max()
-    lists = [[s.expert(i) for i in range(experts)][::1] for s in moved]
+    lists = [[s.expert(i) for i in range(experts)] for s in moved]
     lists[0] = [KbitWeight(**{**w.__dict__, "data": w.data.clone()}) for w in lists[0]]  # anywhere in memory
     other = dsv4_kernels.kbit_moe(gpu(x), *lists, gpu(ids), gpu(weights), **rest)
     assert numpy.abs(other.cpu().numpy() - want).max() <= 2e-5 * numpy.abs(want).max()

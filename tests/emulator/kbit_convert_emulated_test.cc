@@ -153,6 +153,23 @@ TEST(KbitConvertEmulated, NamesTheFirstBlockThatItCannotWrite) {
   }
 }
 
+TEST(KbitConvertEmulated, NamesTheFirstBlockWithBadImportance) {
+  for (const float bad : {NAN, INFINITY, -1.f}) {
+    test::Arena arena;
+    const TensorView x = arena.input(DType::kF32, {3, 96});
+    const TensorView importance = arena.input(DType::kF32, {96});
+    std::fill_n(x.as<float>(), x.numel(), 0.5f);
+    std::fill_n(importance.as<float>(), 96, 1.f);
+    importance.as<float>()[40] = bad;
+    QuantizeKbitArgs args =
+        test::quantize_kbit_of(arena, x, nf_codebook(3), ScaleChoice::kSearched);
+    args.importance = importance;
+    int32_t first_bad = kNone;
+    run_quantize(quantizer_of(args, &first_bad));
+    EXPECT_EQ(first_bad, 1) << bad;
+  }
+}
+
 TEST(KbitConvertEmulated, FindsTheLargestMagnitude) {
   test::Arena arena;
   Rng rng(3);

@@ -191,7 +191,10 @@ TEST(KbitProductsEmulated, DenseF16) {
 }
 
 TEST(KbitProductsEmulated, DenseBf16) {
+  check_dense<DecodeKbit<2>, bf16>({WeightFormat::kKbit, 2}, DType::kBF16);
   check_dense<DecodeKbit<3>, bf16>({WeightFormat::kKbit, 3}, DType::kBF16);
+  check_dense<DecodeKbit<4>, bf16>({WeightFormat::kKbit, 4}, DType::kBF16);
+  check_dense<DecodeKbit<5>, bf16>({WeightFormat::kKbit, 5}, DType::kBF16);
   check_dense<DecodeMxfp4, bf16>({WeightFormat::kMxfp4}, DType::kBF16);
   check_dense<DecodeFp8, bf16>({WeightFormat::kFp8Block}, DType::kBF16);
 }

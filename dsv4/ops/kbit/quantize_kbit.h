@@ -42,7 +42,8 @@ struct QuantizeKbitArgs {
   TensorView planes;             // [n, ceil(k/32) * K] I32
   TensorView scales;             // [n, ceil(k/32)] U8, E4M4
   // On a GPU, where no value can be refused: [1] I32, lowered to the number (row * blocks + block)
-  // of the first block that is not finite or beyond the range, and is not written. May be absent.
+  // of the first block that is not written: values or importance that are not finite, negative
+  // importance, or values beyond the range. May be absent.
   TensorView first_bad{};
 };
 
@@ -56,7 +57,8 @@ extern const Op<QuantizeKbitArgs> quantize_kbit;
 // x: [n, k] f32|bf16|f16
 float largest_magnitude(const ConstTensorView& x);
 
-// In CUDA builds: enqueues the same; `bits` in device memory gets those of the f32.
+// In CUDA builds: enqueues the search for the largest magnitude of x. *bits, in device memory, gets
+// the bits of that f32; NaN and infinity are not refused.
 void largest_magnitude_on(Device& device, const ConstTensorView& x, int32_t* bits);
 
 // The tensor_scale for a tensor with this largest magnitude: 1 if it is in [2^-4, 16], otherwise

@@ -65,6 +65,8 @@ __device__ inline LaneBlock load_block(const GpuQuantizer& q, int64_t row, int64
   own.z = exists ? __fmul_rn(load_value(q, row * q.x_stride + column), q.inverse_scale) : 0.f;
   own.weight = own.weighted && exists ? q.importance[column] : 0.f;
   if (!own.weighted) return own;
+  // Refused like a value that is not finite.
+  if (!(own.weight >= 0.f && own.weight < INFINITY)) own.z = NAN;
   // Relative to the largest; all zero: all equal.
   const float most = warp_max(own.weight);
   if (exists) own.weight = most > 0 ? __fdiv_rn(own.weight, most) : 1.f;

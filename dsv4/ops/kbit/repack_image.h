@@ -17,7 +17,7 @@ struct RepackImageArgs {
   bool to_image = true;
   // [n, k] kKbit|kMxfp4|kNvfp4, k a multiple of 32. Its data and scale are those of the rows, which
   // are read, or written where to_image is false: then they are `data` and `scale` too. On a GPU
-  // without gaps.
+  // without gaps; these and the image at multiples of 4 bytes.
   WeightView weight;
   TensorView data, scale;
   ConstTensorView image;   // [bytes] U8, read

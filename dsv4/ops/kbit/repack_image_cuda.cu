@@ -31,8 +31,13 @@ void with_kind(const KbitImage& image, const Run& run) {
 }  // namespace
 
 const char* reject(const Context&, const RepackImageArgs& args) {
-  const bool whole = args.weight.data.is_contiguous() && args.weight.scale.is_contiguous();
-  return whole ? nullptr : "rows of the weight have gaps";
+  if (!args.weight.data.is_contiguous() || !args.weight.scale.is_contiguous())
+    return "rows of the weight have gaps";
+  for (const ConstTensorView& words :
+       {args.weight.data, args.image, ConstTensorView(args.image_out)})
+    if (reinterpret_cast<uintptr_t>(words.data) % sizeof(uint32_t) != 0)
+      return "addresses that are no multiples of 4";
+  return nullptr;
 }
 
 void run(const Context& context, const RepackImageArgs& args) {

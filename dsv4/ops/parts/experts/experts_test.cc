@@ -455,23 +455,27 @@ TEST(Experts, ClampAndOrderOfSteps) {
   EXPECT_NEAR(static_cast<double>(acc.as<float>()[2]), 0.5 * 500 * std::exp(-50.), 1e-25);
 }
 
-// cuda takes experts anywhere and in any formats.
+// cuda takes experts anywhere, in formats that agree on whether activations are quantized.
 TEST(Experts, OtherDeviceImplementationsNeedEvenlySpacedExperts) {
   Case c;
   fill_case(c, {40, 2, 3, 64, 64}, {WeightFormat::kMxfp4}, DType::kBF16);
   std::swap(c.table[0].w2.data, c.table[1].w2.data);
   Rng rng(3);
-  std::vector<ExpertWeights> mixed(c.table);
-  mixed[2].w1 = test::random_weight(c.arena, rng, {WeightFormat::kBF16}, 64, 64);
   for (const Impl<ExpertsArgs>& row : experts.impls) {
     if (row.arch == Arch::kCpu || row.name == "cublaslt_fp8" || row.name.starts_with("sm90_"))
       continue;  // one expert only, or kernel images
+    const auto with = [&](WeightFormat format) {
+      std::vector<ExpertWeights> mixed(c.table);
+      mixed[2].w1 = test::random_weight(c.arena, rng, {format}, 64, 64);
+      ExpertsArgs args = c.args;
+      args.stack = mixed;
+      return row.reject(Context{}, args);
+    };
     const bool any = row.name == "cuda";
-    const char* uneven = any ? nullptr : "experts are not evenly spaced";
-    EXPECT_STREQ(row.reject(Context{}, c.args), uneven) << row.name;
-    ExpertsArgs other = c.args;
-    other.stack = mixed;
-    EXPECT_STREQ(row.reject(Context{}, other), any ? nullptr : "experts differ in format");
+    EXPECT_STREQ(row.reject(Context{}, c.args), any ? nullptr : "experts are not evenly spaced");
+    EXPECT_STREQ(with(WeightFormat::kNvfp4), any ? nullptr : "experts differ in format");
+    EXPECT_STREQ(with(WeightFormat::kBF16),
+                 any ? "only some weights take quantized activations" : "experts differ in format");
   }
 }
 

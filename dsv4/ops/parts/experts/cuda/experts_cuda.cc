@@ -90,7 +90,7 @@ class Call {
     const TensorView y = scratch.take(middle_, {pairs_, d_});
     const ConstTensorView x = activations();
     Problem up = problem(x, gate_up, inner_, 2), down = problem(hidden, y, d_, 1);
-    const bool strided = reject_strided(args_) == nullptr;
+    const bool strided = kernels_ == Kernels::kMma || reject_strided(args_) == nullptr;
     const int tile = strided ? choose_tile(up, down) : 1;
     up.tile_m = down.tile_m = tile;
     if (!args_.experts.empty()) plan_ = make_expert_plan(device_, args_, tile, scale2s());
@@ -212,10 +212,19 @@ void run(const Context& context, const ExpertsArgs& args, Kernels kernels) {
 
 namespace cuda {
 
-const char* reject(const Context&, const ExpertsArgs& args) {
+const char* reject(const Context& context, const ExpertsArgs& args) {
   if (args.stack.empty()) return "no experts";
   if (args.stack.is_image()) return "kernel images of experts";
-  return args.stack.size() > kMaxPlanned ? "more than 1024 experts" : nullptr;
+  if (args.stack.size() > kMaxPlanned) return "more than 1024 experts";
+  if (context.numerics == Numerics::kExact) return nullptr;
+  // x and hidden are stored once for all experts, quantized or not.
+  const ExpertWeights& first = args.stack.file()[0];
+  const bool x = first.w1.quantized_activations(), hidden = first.w2.quantized_activations();
+  for (const ExpertWeights& expert : args.stack.file())
+    if (expert.w1.quantized_activations() != x || expert.w3.quantized_activations() != x ||
+        expert.w2.quantized_activations() != hidden)
+      return "only some weights take quantized activations";
+  return nullptr;
 }
 
 void run(const Context& context, const ExpertsArgs& args) {
