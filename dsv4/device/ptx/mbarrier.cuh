@@ -20,7 +20,7 @@ struct alignas(8) Mbarrier {
                  : "memory");
   }
 
-  // Release at CTA scope.
+  // Release at CTA scope. No wait for loads of memory that a bulk copy then fills: docs/lessons.md.
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(this)) : "memory");
   }

@@ -266,7 +266,6 @@ __device__ void add_slab(const unsigned char* planes, int slab, uint32_t x, cons
 #pragma unroll
   for (int first = 0; first < C::kGroups; first += kAtOnce) {
     Planes<C, kAtOnce> words(planes, first, thread);
-    if (first + kAtOnce == C::kGroups) release();
     if (!ordered) words.order();
     uint32_t a[kAtOnce][C::kXBoxes][4];
     float part[kAtOnce][2 * C::kTokens];
@@ -276,6 +275,8 @@ __device__ void add_slab(const unsigned char* planes, int slab, uint32_t x, cons
       multiply_planes<C>(words.words[i], x + (first + i) * C::kXBytes, a[i], part[i]);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) scale[i] = scales.of_group(slab, first + i);
+    // Not sooner: the words must be in registers (docs/lessons.md).
+    if (first + kAtOnce == C::kGroups) release();
     ptx::wgmma_wait_group<0>();
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {

@@ -91,14 +91,16 @@ __device__ inline float4 multiply_item(const Params& p, uint64_t x, const float 
   typename Unit::Sums sums = {};
   for (int chunk = group; chunk < p.chunks + group; chunk += kGroups, ring.next()) {
     shared.full[ring.stage].wait(ring.phase);
-    // A warp past the last strip or chunk reads bytes of other stages.
-    const Unit unit(shared.stages[ring.stage] + (strip * kGroups + group) * S::kUnit);
+    if (chunk < p.chunks) {
+      // A warp past the last strip reads bytes of other stages.
+      const Unit unit(shared.stages[ring.stage] + (strip * kGroups + group) * S::kUnit);
+      add_unit(p.table, unit,
+               ptx::advance_desc(x, static_cast<uint32_t>(chunk * 2 * sizeof(ActivationTile))),
+               x_scale + 2 * chunk, sums);
+    }
+    // Not sooner: the unit must be in registers (docs/lessons.md).
     __syncwarp();
     if (lane == 0) shared.empty[ring.stage].arrive();
-    if (chunk >= p.chunks) continue;
-    add_unit(p.table, unit,
-             ptx::advance_desc(x, static_cast<uint32_t>(chunk * 2 * sizeof(ActivationTile))),
-             x_scale + 2 * chunk, sums);
   }
   return add_blocks<Unit>(sums);
 }

@@ -58,9 +58,10 @@ __device__ void multiply(const Params& p, Shared<K>& shared) {
     shared.full[stage].wait(work.done / kStages % 2);
     // A warp past the last strip reads bytes of other warps and stores sums that are not read.
     const gemm::KbitImageF16<K> unit(shared.stages[stage] + warp * kUnitBytes<K>);
+    const float4 sums = multiply_unit<K>(p.table, shared.two_codes, unit, x);
+    // Not sooner: the unit must be in registers (docs/lessons.md).
     __syncwarp();
     if (lane == 0) shared.empty[stage].arrive();
-    const float4 sums = multiply_unit<K>(p.table, shared.two_codes, unit, x);
     shared.drained[buffer].wait((work.done / kBuffers + 1) % 2);
     if (strip < strips_of(p, work.stage)) shared.partials[buffer].sums[warp][lane] = sums;
     ptx::barrier_arrive(filled_barrier(buffer), kFilledThreads);
