@@ -275,7 +275,7 @@ void DeviceRanks::check() const {
   if (*static_cast<volatile int64_t*>(windows_->stop) == 0) return;
   for (int r = 0; r < world(); ++r) {
     const Fault& fault = windows_->faults[r];
-    if (fault.failed != 0 && fault.peer >= 0)
+    if (fault.failed != 0)
       throw RanksStopped(fmt::format("no answer from rank {} for {} s ({})", fault.peer,
                                      static_cast<double>(windows_->limit_ns) / 1e9,
                                      to_string({fault.what, fault.layer})));

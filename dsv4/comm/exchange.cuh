@@ -45,7 +45,7 @@ struct ExchangedTensor {
 struct Fault {
   const char* what;  // Place of the exchange
   int64_t layer;
-  int32_t peer;  // the rank that did not come; -1: the ranks were stopped
+  int32_t peer;  // the rank that did not come
   int32_t failed;
 };
 
@@ -116,8 +116,9 @@ __device__ inline bool wait_for_others(const ExchangeParams& p, int64_t number, 
   if (r < p.world && r != p.rank)
     came = ptx::wait_for_flag(p.flags[p.rank] + r * ctas + cta, number, p.stop, p.limit_ns);
   if (!came) {
-    const bool first = *static_cast<volatile int64_t*>(p.stop) == 0;
-    *p.fault = {.what = p.what, .layer = p.layer, .peer = first ? r : -1, .failed = 1};
+    // A CTA that ends because of another one leaves what that one wrote.
+    if (*static_cast<volatile int64_t*>(p.stop) == 0)
+      *p.fault = {.what = p.what, .layer = p.layer, .peer = r, .failed = 1};
     ptx::raise_flag(p.stop, 1);
   }
   return __syncthreads_or(!came) == 0;
