@@ -23,14 +23,14 @@ int64_t gpu_bytes(const ExpertMemory& memory, const DenseBytes& dense, int64_t f
 }
 
 int64_t host_bytes(const ExpertMemory& memory, int64_t available_bytes) {
-  const int64_t most =
-      std::max<int64_t>(0, available_bytes - memory.other_host_bytes - kHostSpareBytes);
+  const int64_t spare = host_spare_bytes(available_bytes);
+  const int64_t most = std::max<int64_t>(0, available_bytes - memory.other_host_bytes - spare);
   if (memory.host_bytes.value_or(0) > most)
     fail(ErrorCode::kResource,
          "{} of host memory for experts (--host-memory): {} are available, {} of them for other "
          "caches and {} to be left alone",
          gib_text(*memory.host_bytes), gib_text(available_bytes), gib_text(memory.other_host_bytes),
-         gib_text(kHostSpareBytes));
+         gib_text(spare));
   return memory.host_bytes.value_or(most);
 }
 

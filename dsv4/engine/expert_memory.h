@@ -2,7 +2,7 @@
 // what comes of it (docs/experts-in-host-memory.md).
 //
 //   room for experts = what is free, or the cap - dense weights - cache - workspace
-//   host memory      = what is available - what else the program takes there - kHostSpareBytes
+//   host memory      = what is available - what else the program takes there - host_spare_bytes()
 //
 // Larger sizes are refused. Where none is given, experts get all of it, but kSpareBytes of the GPU.
 
@@ -16,8 +16,13 @@
 
 namespace dsv4 {
 
-// For captured graphs, libraries and gaps between allocations; and for everything else that runs.
-inline constexpr int64_t kSpareBytes = int64_t{1} << 30, kHostSpareBytes = int64_t{1} << 30;
+// For captured graphs, libraries and gaps between allocations.
+inline constexpr int64_t kSpareBytes = int64_t{1} << 30;
+// For everything else that runs, and for the tables by which the system and the driver know locked
+// pages: a machine with 125 GiB ended a program that had locked all but 1 GiB of what was available.
+constexpr int64_t host_spare_bytes(int64_t available_bytes) {
+  return (int64_t{2} << 30) + available_bytes / 32;
+}
 
 struct ExpertMemory {
   std::optional<int64_t> gpu_bytes;   // for experts; none: all that there is room for
