@@ -44,9 +44,9 @@ constexpr Impl<ExpertsArgs> kExperts[] = {
     {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
     {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
-    {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
     {"sm90_grouped_e4m3", Arch::kSm90, true, sm90_grouped_e4m3::reject, sm90_grouped_e4m3::run,
      0x1p-10},
+    {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
