@@ -1,5 +1,5 @@
-// A file of --experts-counts, for a model of two layers of four experts: every layer has each expert
-// once, the most used first and those used equally in ascending order.
+// A file of --experts-counts, for a model of two layers of four experts: every layer has each
+// expert once, the most used first and those used equally in ascending order.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

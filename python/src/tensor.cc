@@ -92,11 +92,13 @@ void read_dlpack(nb::handle array, dsv4_tensor* tensor) {
   tensor->device = device == nb::device::cuda::value ? imported.device_id() : DSV4_HOST;
 }
 
-// Libraries write anything into the stride of an axis that has one element or none.
+// Libraries write anything into the stride of an axis that has one element or none, and into all
+// strides of a tensor without elements.
 void settle_strides(dsv4_tensor* tensor) {
+  const bool empty = std::count(tensor->shape, tensor->shape + tensor->rank, 0) > 0;
   int64_t packed = 1;
-  for (int32_t i = tensor->rank; i-- > 0;) {
-    if (tensor->shape[i] <= 1) tensor->stride[i] = packed;
+  for (int i = tensor->rank - 1; i >= 0; --i) {
+    if (empty || tensor->shape[i] <= 1) tensor->stride[i] = packed;
     packed = tensor->stride[i] * std::max<int64_t>(1, tensor->shape[i]);
   }
 }

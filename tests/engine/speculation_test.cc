@@ -76,16 +76,28 @@ bool same_bits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
-bool same(const Answer& a, const Answer& b) {
-  if (ids_of(a) != ids_of(b) || a.finish != b.finish || a.finished != b.finished) return false;
-  for (size_t i = 0; i < a.tokens.size(); ++i) {
+// What differs first; empty where nothing does.
+std::string difference(const Answer& a, const Answer& b) {
+  const size_t common = std::min(a.tokens.size(), b.tokens.size());
+  for (size_t i = 0; i < common; ++i) {
     const Sampled &x = a.tokens[i], &y = b.tokens[i];
-    if (!same_bits(x.logprob, y.logprob) || x.top.size() != y.top.size()) return false;
+    if (x.id != y.id || !same_bits(x.logprob, y.logprob))
+      return fmt::format("token {}: {} ({:a}) and not {} ({:a})", i, x.id, x.logprob, y.id,
+                         y.logprob);
+    if (x.top.size() != y.top.size())
+      return fmt::format("token {}: {} alternatives and not {}", i, x.top.size(), y.top.size());
     for (size_t j = 0; j < x.top.size(); ++j)
       if (x.top[j].id != y.top[j].id || !same_bits(x.top[j].logprob, y.top[j].logprob))
-        return false;
+        return fmt::format("token {}, alternative {}: {} ({:a}) and not {} ({:a})", i, j,
+                           x.top[j].id, x.top[j].logprob, y.top[j].id, y.top[j].logprob);
   }
-  return true;
+  if (a.tokens.size() != b.tokens.size())
+    return fmt::format("{} tokens and not {}", a.tokens.size(), b.tokens.size());
+  return a.finish == b.finish && a.finished == b.finished ? "" : "another finish";
+}
+
+bool same(const Answer& a, const Answer& b) {
+  return difference(a, b).empty();
 }
 
 // Also checks the order of events.
@@ -315,9 +327,10 @@ TEST_P(SpeculationTest, AnswersAreThoseWithout) {
       const std::vector<Answer> answers = run(asked, wild, script.get(), plain, sink);
       for (size_t k = 0; k < asked.size(); ++k) {
         compared += std::ssize(plain[k].tokens);
-        EXPECT_TRUE(same(answers[k], plain[k]))
-            << "round " << round << ", engine " << i << ", request " << k << ", drafts of "
-            << wild.draft_tokens << ", damage " << damage << ": "
+        EXPECT_EQ(difference(answers[k], plain[k]), "")
+            << "round " << round << ", engine " << i << ", request " << k << " of "
+            << asked[k].prompt.size() << " tokens, drafts of " << wild.draft_tokens << ", damage "
+            << damage << ", batches of " << wild.max_batch_tokens << ": "
             << fmt::format("{} and not {}", fmt::join(ids_of(answers[k]), " "),
                            fmt::join(ids_of(plain[k]), " "));
       }

@@ -3,11 +3,17 @@
 #include "dsv4/base/error.h"
 #include "dsv4/ops/parts/experts/experts.h"
 #include "dsv4/ops/parts/experts/experts_case.h"
+#include "tests/harness/impl_count.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
 
 namespace dsv4 {
 namespace {
+
+// They take experts of DeepSeek-V4 alone; experts_test has their cases.
+const test::TestedElsewhere kOfDeepSeek{"cublaslt_fp8", "sm90_few_e4m3", "sm90_few",
+                                        "sm90_wide",    "sm90_grouped",  "sm90_grouped_e4m3",
+                                        "cuda_mma"};
 
 ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
   ExpertsArgs one = a;

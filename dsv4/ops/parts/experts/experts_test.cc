@@ -444,12 +444,9 @@ TEST(Experts, ClampAndOrderOfSteps) {
   test::set_value(x, 1, 50);   // both clamped to 10
   test::set_value(x, 2, -50);  // up clamped to -10, gate not
   test::set_value(acc, 0, 100);
-  experts({.numerics = Numerics::kExact}, {.x = x,
-                                           .stack = table,
-                                           .experts = ids,
-                                           .weights = weights,
-                                           .swiglu_limit = 10.f,
-                                           .acc = acc});
+  const ExpertsArgs args{
+      .x = x, .stack = table, .experts = ids, .weights = weights, .swiglu_limit = 10.f, .acc = acc};
+  experts({.numerics = Numerics::kExact}, args);
   EXPECT_FLOAT_EQ(acc.as<float>()[0], static_cast<float>(100 + 0.5 * 4 / (1 + std::exp(-2.))));
   EXPECT_FLOAT_EQ(acc.as<float>()[1], static_cast<float>(0.5 * 100 / (1 + std::exp(-10.))));
   EXPECT_NEAR(static_cast<double>(acc.as<float>()[2]), 0.5 * 500 * std::exp(-50.), 1e-25);
@@ -484,13 +481,12 @@ TEST(Experts, ReportsErrors) {
   fill_case(c, {2, 2, 3, 32, 64}, {WeightFormat::kBF16}, DType::kF32);
   const auto error = [&] { return test::error_of([&] { experts(Context{}, c.args); }); };
   int32_t& id = const_cast<int32_t&>(c.args.experts.row<int32_t>(1)[0]);
-  const int32_t before = id;
   for (const int32_t wrong : {3, -1}) {
     id = wrong;
     EXPECT_NE(error().find(fmt::format("experts[1, 0] is {}, there are 3 experts", wrong)),
               std::string::npos);
   }
-  id = before;
+  id = 0;
   const ConstTensorView ids = c.args.experts;
   c.args.experts = {};
   EXPECT_NE(error().find("want no weights and one expert, got some weights and 3"),
