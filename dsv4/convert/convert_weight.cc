@@ -4,10 +4,10 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/convert/fp4_groups.h"
 #include "dsv4/convert/fp8_blocks.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/kbit/import_mxfp4.h"
+#include "dsv4/ops/kbit/quantize_fp4.h"
 #include "dsv4/ops/parts/dequantize/dequantize.h"
 
 namespace dsv4 {
@@ -118,13 +118,13 @@ WeightView WeightConverter::fp4(const OutputItem& item, const ConstTensorView& x
   const TensorView scales =
       scratch(&scales_, mx ? DType::kE8M0 : DType::kE4M3, {n, item.k / group});
   const WeightFormat format = mx ? WeightFormat::kMxfp4 : WeightFormat::kNvfp4;
-  quantize_fp4({.format = format,
-                .x = x,
-                .importance = choice.importance,
-                .searched = choice.scales == ScaleChoice::kSearched,
-                .scale2 = tensor_scale,
-                .pairs = pairs,
-                .scales = scales});
+  quantize_fp4({}, {.format = format,
+                    .x = x,
+                    .importance = choice.importance,
+                    .searched = choice.scales == ScaleChoice::kSearched,
+                    .scale2 = tensor_scale,
+                    .pairs = pairs,
+                    .scales = scales});
   return {.format = format,
           .n = n,
           .k = item.k,
