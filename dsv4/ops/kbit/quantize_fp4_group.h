@@ -38,6 +38,13 @@ DSV4_HD inline double sum_of(double a, double b) {
 #endif
 }
 
+// e2m1_to_f32() without a table, which a device would keep in local memory: exponent and mantissa
+// at their places in an f32 are the number over 2^126, subnormal where it is 0.5.
+DSV4_HD inline float e2m1_value(uint8_t code) {
+  const auto magnitude = std::bit_cast<float>(static_cast<uint32_t>(code & 7u) << 22);
+  return product(magnitude, (code & 8u) != 0 ? -0x1p126f : 0x1p126f);
+}
+
 struct Fp4Group {
   const float* x;
   const float* importance;  // or null
@@ -66,7 +73,7 @@ struct Fp4Group {
     const float s = scale(byte), inverse = inverse_of(s);
     double sum = 0;
     for (int i = 0; i < count; ++i) {
-      const float value = product(e2m1_to_f32(code(i, inverse)), s);
+      const float value = product(e2m1_value(code(i, inverse)), s);
       const auto off = static_cast<double>(value - x[i]);
       const double square = product(off, off);
       sum =

@@ -6,6 +6,7 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/ue8m0.h"
+#include "dsv4/ops/kbit/quantize_fp4_group.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/op_check.h"
@@ -52,6 +53,14 @@ struct Case {
     return sum;
   }
 };
+
+TEST(QuantizeFp4, CodesHaveTheirValues) {
+  for (uint8_t code = 0; code < 16; ++code) {
+    const float value = quantize_fp4_kernel::e2m1_value(code);
+    EXPECT_EQ(value, e2m1_to_f32(code)) << int{code};
+    EXPECT_EQ(std::signbit(value), std::signbit(e2m1_to_f32(code))) << int{code};
+  }
+}
 
 // The error of a group with the best of all 256 scale bytes, by trying them in double precision.
 double best_error(const Case& c, int64_t row, int64_t first, int group) {
