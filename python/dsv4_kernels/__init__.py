@@ -3,6 +3,7 @@ of 2 to 5 bits.
 
     flash_mla_with_kvcache, flash_mla_sparse_fwd, get_mla_metadata   FlashMLA's interface
     sparse_mla                                                       all features of that op
+    kv_insert                                                        writes entries of the caches that it reads
     xattn_estimate, xattn_prefill (Xattention_prefill)               XAttention's interface
     flat_group_gemm_fuse_reshape, softmax_fuse_block_sum             its two stages
     block_sparse_attn_func                                           Block-Sparse-Attention's interface
@@ -22,7 +23,7 @@ from .kbit import (create_normal_float_codebook, dequantize_kbit, kbit_expert_li
                    kbit_linear, kbit_linear_workspace, kbit_moe, kbit_scalar_gemv, quantize_kbit, repack_kbit,
                    tile_scales, untile_scales)
 from .kbit_weight import KbitWeight, create_codebook, quantize_weight, stack_of
-from .sparse_mla import sparse_mla
+from .sparse_mla import kv_insert, sparse_mla
 from .xattn import Xattention_prefill, block_lists_of, block_mask_of, block_sparse_attn_func, xattn_estimate, xattn_prefill
 from .xattn_stages import flat_group_gemm_fuse_reshape, softmax_fuse_block_sum
 from .xattn_thresholds import thresholds_of
@@ -33,8 +34,8 @@ __all__ = ["FlashMLASchedMeta", "KbitWeight", "Xattention_prefill", "block_lists
            "block_sparse_attn_func", "create_codebook", "create_normal_float_codebook", "dequantize_kbit",
            "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "flat_group_gemm_fuse_reshape",
            "get_mla_metadata", "kbit_expert_linear", "kbit_gemm_prod", "kbit_grouped_gemm", "kbit_linear",
-           "kbit_linear_workspace", "kbit_moe", "kbit_scalar_gemv", "quantize_kbit", "quantize_weight", "repack_kbit",
-           "softmax_fuse_block_sum", "sparse_mla", "stack_of", "thresholds_of", "tile_scales",
+           "kbit_linear_workspace", "kbit_moe", "kbit_scalar_gemv", "kv_insert", "quantize_kbit",
+           "quantize_weight", "repack_kbit", "softmax_fuse_block_sum", "sparse_mla", "stack_of", "thresholds_of", "tile_scales",
            "untile_scales", "xattn_estimate", "xattn_prefill", *_MODULES, "__version__"]
 
 
