@@ -12,6 +12,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/convert/quantize.h"
+#include "dsv4/engine/device_model.h"
 #include "dsv4/model/model.h"
 #include "dsv4/plan/weight_summary.h"
 
@@ -21,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string model, out, experts, dense, recipe, imatrix, scales = "search";
+  std::string model, out, experts, dense, recipe, imatrix, scales = "search", device = "cpu";
   double shard_gib = 4;
   bool restart = false, json = false;
 };
@@ -92,6 +93,7 @@ void print_totals_json(const Options& options, const QuantizeResult& result, con
                        {"shards", result.shards},
                        {"resumed_shards", result.resumed_shards},
                        {"largest_tensor_bytes", result.largest_tensor},
+                       {"device", options.device},
                        {"seconds", bar.seconds()},
                        {"converted_weights", bar.weights()},
                        {"read_bytes", bar.processed_bytes()},
@@ -162,10 +164,14 @@ void check_source(const std::string& folder) {
                printable(folder, kMaxShown));
 }
 
-void run_quantize(const Options& options) {
+void run_quantize(Options options) {
   if (std::filesystem::path(options.out).filename() == "demo")
     fail(ErrorCode::kBadInput, "-o {}: demo names the bundled model; choose another folder",
          options.out);
+  if (num_ranks(options.device) > 1)
+    fail(ErrorCode::kBadInput, "--device {}: a conversion takes one device", options.device);
+  if (options.device == "auto") options.device = default_device();
+  const std::shared_ptr<Device> device = open_device(options.device);
   const std::string source = find_model(options.model);
   const Recipe recipe = recipe_of(options);
   check_source(source);
@@ -176,7 +182,8 @@ void run_quantize(const Options& options) {
       .imatrix = options.imatrix,
       .scales = options.scales == "search" ? ScaleChoice::kSearched : ScaleChoice::kReference,
       .shard_bytes = static_cast<int64_t>(options.shard_gib * (int64_t{1} << 30)),
-      .restart = options.restart};
+      .restart = options.restart,
+      .device = device.get()};
   Bar bar;
   const QuantizeResult result =
       quantize(job, [&](const QuantizeProgress& now) { bar.update(now); });
@@ -212,6 +219,12 @@ void add_quantize(CLI::App& app, Action& action) {
       ->check(number_in(1e-6, 1e6))
       ->capture_default_str();
   command->add_flag("--restart", options->restart, "discard an unfinished conversion");
+  command
+      ->add_option(
+          "--device", options->device,
+          "what converts to k-bit weights and FP4; auto: a GPU where there is one. The files are "
+          "the same")
+      ->option_text("auto|cpu|cuda[:N] (cpu)");
   add_threads(*command);
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, &action] { action = [options] { run_quantize(*options); }; });

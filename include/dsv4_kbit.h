@@ -4,6 +4,7 @@
 //   dsv4_quantize_kbit          floats to k-bit weights
 //   dsv4_dequantize_kbit        weights in any format to floats
 //   dsv4_repack_kbit            k-bit and FP4 weights from one layout to another
+//   dsv4_repack_scales          scales of FP4 weights as Blackwell reads them, and back
 //   dsv4_kbit_linear            out = x w^T
 //   dsv4_kbit_expert_linear     the same for rows sorted by expert
 //   dsv4_kbit_moe               down(a(gate x) * up x) of the chosen experts, weighted and summed
@@ -121,6 +122,20 @@ typedef struct dsv4_repack_kbit_params {
 DSV4_API int dsv4_repack_kbit(const dsv4_repack_kbit_params* params, const dsv4_call* call);
 DSV4_API int dsv4_repack_kbit_workspace_bytes(const dsv4_repack_kbit_params* params,
                                               const dsv4_call* call, size_t* bytes);
+
+// Tiles of 128 rows by 4 groups of columns, each a byte; what is beyond the weight is zero. Byte
+// (row % 32) * 16 + (row / 32 % 4) * 4 + group % 4 of tile [row / 128, group / 4]: cuBLASLt's order
+// of VEC16_UE4M3 (NVFP4) and VEC32_UE8M0 (MXFP4). Codes stay as they are. No product here reads it.
+typedef struct dsv4_repack_scales_params {
+  size_t size;        // sizeof(dsv4_repack_scales_params)
+  int32_t to_rows;    // 0: rows to tiles; 1: tiles to rows
+  dsv4_tensor rows;   // [n, groups] U8|E4M3|E8M0
+  dsv4_tensor tiles;  // [ceil(n/128), ceil(groups/4), 512] U8|E4M3|E8M0, packed
+} dsv4_repack_scales_params;
+
+DSV4_API int dsv4_repack_scales(const dsv4_repack_scales_params* params, const dsv4_call* call);
+DSV4_API int dsv4_repack_scales_workspace_bytes(const dsv4_repack_scales_params* params,
+                                                const dsv4_call* call, size_t* bytes);
 
 typedef struct dsv4_kbit_linear_params {
   size_t size;    // sizeof(dsv4_kbit_linear_params)

@@ -63,6 +63,21 @@ DSV4_API int dsv4_sparse_mla(const dsv4_sparse_mla_params* params, const dsv4_ca
 DSV4_API int dsv4_sparse_mla_workspace_bytes(const dsv4_sparse_mla_params* params,
                                              const dsv4_call* call, size_t* bytes);
 
+// Writes rows of a cache: those of `rows` >= 0, which are distinct. Packed forms round: V4 to e4m3
+// with a power-of-two scale per 64 values, of max |x| / 448 and at least 1e-4 / 448; V3.2 per 128
+// values, of at least 1e-4; the rest to bf16. Row ids of num_pages * page_entries and more are
+// refused on the host; on a GPU they must not occur.
+typedef struct dsv4_kv_insert_params {
+  size_t size;        // sizeof(dsv4_kv_insert_params)
+  dsv4_tensor x;      // [n, d] F32|BF16; d: 512 of V4, 576 of V3.2
+  dsv4_tensor rows;   // [n] I32: page * page_entries + entry; negative: skipped
+  dsv4_tensor pages;  // as in dsv4_kv_list, packed or F32
+} dsv4_kv_insert_params;
+
+DSV4_API int dsv4_kv_insert(const dsv4_kv_insert_params* params, const dsv4_call* call);
+DSV4_API int dsv4_kv_insert_workspace_bytes(const dsv4_kv_insert_params* params,
+                                            const dsv4_call* call, size_t* bytes);
+
 #ifdef __cplusplus
 }
 #endif

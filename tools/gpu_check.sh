@@ -111,7 +111,7 @@ bench() { # bench NAME ARGUMENTS ...
 for step in "${steps[@]}"; do
   case "$step" in
     ops) mapfile -t programs < <(op_programs); run_all ops "" "${programs[@]}" ;;
-    model) run_all model "" "$bin"/{harness_op_check,graph,tma_map,device,sticky_error,capi_device,one_layer,engine_prefix_gpu,speculation_gpu}_test ;;
+    model) run_all model "" "$bin"/{harness_op_check,graph,tma_map,device,sticky_error,capi_device,one_layer,engine_prefix_gpu,speculation_gpu,quantize_gpu}_test ;;
     python)
       tools/check_python.sh "$bin/../lib/libdsv4_kernels.so" "$out/python" >"$out/python.log" 2>&1
       count_or_skip python $? "$out/python.log"

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Quantizes the demo model in every way of the table and measures the loss; tools/pages makes the page.
 
-    tools/measure_quality.py --out bench/results/quality_demo.json [--build build/cpu] [--prompts 100] [--only imatrix]
+    tools/measure_quality.py --out bench/results/quality_demo.json [--build build/cpu] [--prompts 100] [--only WORD]
 
 Each row is one `dsv4 quantize`, one `dsv4 eval kld` against the official model's logits on the held-out text, and one
 `dsv4 eval needle`. Logits are compared in exact numerics, where only the weights differ; recall is in official
 numerics, the mode in normal use. About two minutes per row on 2 idle cores, 0.3 GB of temporary files. Numbers do not depend on
 the machine, except for its SIMD width, which affects sums. The MTP block is left out of the folders: it changes no logit.
---only measures the rows with these scales, which then say so, and keeps the others of the file.
+--only measures the rows with this format or these scales (nvfp4, imatrix), which then say so, and keeps the others of the
+file.
 """
 
 import argparse
@@ -32,7 +33,9 @@ ROWS = [("keep", "keep", "search"), ("k4-e2m1", "keep", "search"),
         *((experts, "keep", scales) for experts in ("k5-bnf", "k4-bnf", "k3-bnf", "k2-bnf") for scales in ("reference", "search")),
         *((experts, "keep", "search") for experts in ("k5-nf", "k4-nf", "k3-nf", "k2-nf", "k4-e4m3", "k3-e4m3", "k2-e4m3")),
         *((experts, "keep", "imatrix") for experts in ("k3-e4m3", "k2-e4m3")),
-        *(("keep", dense, "search") for dense in ("k5-bnf", "k4-bnf", "k5-e4m3", "k4-e4m3"))]
+        *(("keep", dense, "search") for dense in ("k5-bnf", "k4-bnf", "k5-e4m3", "k4-e4m3")),
+        ("nvfp4", "keep", "search"),
+        *(("keep", dense, scales) for dense in ("nvfp4", "mxfp4") for scales in ("reference", "search"))]
 
 
 class Measure:
@@ -67,7 +70,7 @@ class Measure:
         self.dsv4("quantize", str(self.source), "-o", str(out), "--experts", experts, "--dense", dense, *how)
         ledger = json.loads((out / "quantization_ledger.json").read_text())
         # [name, format, elements, bytes, SQNR or null, largest error]
-        changed = [w for w in ledger["weights"] if w[1].startswith("k")]
+        changed = [w for w in ledger["weights"] if w[1].startswith("k") or (w[1] in (experts, dense) and w[4] is not None)]
         if not changed:  # the unchanged source: use its experts
             changed = [w for w in ledger["weights"] if ".ffn.experts." in w[0]]
         lossy = [w[4] for w in changed if w[4] is not None]
@@ -91,15 +94,15 @@ class Measure:
         return str(path)
 
     def all(self, only, before):
-        """All rows; with `only`, those with other scales as they were before."""
+        """All rows; with `only`, those without this word as they were before."""
         self.dsv4("eval", "kld", "demo", "--device", "cpu", "-f", TEXT, "--save-reference", self.reference, "--numerics", "exact")
-        rows = []
+        rows, later = [], {"measured": {**today(), "only": only}} if only else {}
         for row in ROWS:
             begin = time.perf_counter()
-            if only not in (None, row[2]):
+            if only is not None and only not in row:
                 rows += [old for old in before if (old["experts"], old["dense"], old["scales"]) == row]
                 continue
-            rows.append({**self.row(*row), **({"measured": today()} if only else {})})
+            rows.append({**self.row(*row), **later})
             print(f"{' '.join(row)}: KLD {rows[-1]['kld']['mean']:.3g}, {time.perf_counter() - begin:.0f} s", file=sys.stderr)
         return rows
 
@@ -113,7 +116,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build/cpu")
     parser.add_argument("--prompts", type=int, default=100, help="recall prompts per distance")
-    parser.add_argument("--only", help="scales of the rows to measure")
+    parser.add_argument("--only", help="a format or scales of the rows to measure")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

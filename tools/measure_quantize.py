@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures `dsv4 quantize` on tensors of the actual V4-Flash sizes and writes one JSON file.
 
-    tools/measure_quantize.py [--build build/cpu] [--experts k3 --dense fp8] [--layers 1] --out bench/results/quantize.json
+    tools/measure_quantize.py [--build build/cpu] [--experts k3 --dense fp8] [--layers 1] [--device cuda]
+                              --out bench/results/quantize.json
 
 Makes a checkpoint of random bytes in a temporary folder: embedding, head, and per layer all 256 experts in
 MXFP4, attention and shared experts in FP8, router and norms; 5.7 GB with one layer. Converts it and
@@ -144,6 +145,15 @@ def cpu_name():
     return "unknown"
 
 
+def device_name(device):
+    """The GPU behind cuda:N, as its driver calls it."""
+    if not device.startswith("cuda"):
+        return device
+    number = device.partition(":")[2] or "0"
+    command = ["nvidia-smi", f"--id={number}", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build/cpu")
@@ -151,10 +161,12 @@ def main():
     parser.add_argument("--experts", default="k3")
     parser.add_argument("--dense", default="keep")
     parser.add_argument("--scales", default="search")
+    parser.add_argument("--device", default="cpu", help="as dsv4 quantize takes it")
     parser.add_argument("--folder", help="parent of the temporary folder")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    flags = ["--experts", args.experts, "--dense", args.dense, "--scales", args.scales]
+    flags = ["--experts", args.experts, "--dense", args.dense, "--scales", args.scales,
+             "--device", args.device]
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
         source = Path(temporary) / "flash"
         source_bytes = make_checkpoint(source, args.layers)
@@ -162,7 +174,7 @@ def main():
     peak = usage.ru_maxrss * 1024
     limit = LIMIT + report["largest_tensor_bytes"]
     seconds = report["seconds"]
-    result = {"cpu": cpu_name(), "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count())),
+    result = {"cpu": cpu_name(), "device": device_name(report["device"]), "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count())),
               "date": time.strftime("%Y-%m-%d"), "command": " ".join(["tools/measure_quantize.py", *sys.argv[1:]]),
               "flags": flags, "layers": args.layers, "source_bytes": source_bytes, "bytes": report["bytes"],
               "seconds": seconds, "cpu_seconds": usage.ru_utime + usage.ru_stime,

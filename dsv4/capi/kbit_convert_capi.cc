@@ -11,6 +11,7 @@
 #include "dsv4/formats/codebook.h"
 #include "dsv4/formats/pack_kbit_image.h"
 #include "dsv4/ops/kbit/quantize_kbit.h"
+#include "dsv4/ops/kbit/repack_scales.h"
 #include "dsv4/ops/parts/dequantize/dequantize.h"
 #include "dsv4_kbit.h"
 
@@ -18,6 +19,7 @@ namespace dsv4::capi {
 namespace {
 
 constexpr std::initializer_list<DType> kFloats = {DType::kF32, DType::kBF16, DType::kF16};
+constexpr std::initializer_list<DType> kByteTypes = {DType::kU8, DType::kE4M3, DType::kE8M0};
 
 Codebook codebook_named(const char* name, int32_t bits) {
   DSV4_CHECK(name != nullptr, "name is null");
@@ -147,6 +149,26 @@ struct RepackCall {
   }
 };
 
+struct RepackScalesCall {
+  Tensors tensors;
+  RepackScalesArgs args;
+
+  explicit RepackScalesCall(const dsv4_repack_scales_params& p) {
+    DSV4_CHECK(!absent(p.rows) && !absent(p.tiles), "rows or tiles are absent");
+    Dim n("n"), groups("groups"), tile_rows("ceil(n/128)"), tile_columns("ceil(groups/4)");
+    const TensorView rows = tensors.view_of("rows", p.rows, kByteTypes, {n, groups});
+    const TensorView tiles =
+        tensors.view_of("tiles", p.tiles, kByteTypes, {tile_rows, tile_columns, 512});
+    args = {.direction = p.to_rows != 0 ? Repack::kToFlat : Repack::kToTiled,
+            .scales_in = p.to_rows != 0 ? tiles : rows,
+            .scales_out = p.to_rows != 0 ? rows : tiles};
+  }
+  BoundOp bind() const {
+    return {.workspace_bytes = [](const Context&) { return int64_t{0}; },
+            .run = [this](const Context& c) { repack_scales(c, args); }};
+  }
+};
+
 }  // namespace
 }  // namespace dsv4::capi
 
@@ -212,4 +234,12 @@ int dsv4_repack_kbit(const dsv4_repack_kbit_params* params, const dsv4_call* cal
 int dsv4_repack_kbit_workspace_bytes(const dsv4_repack_kbit_params* params, const dsv4_call* call,
                                      size_t* bytes) {
   return ask_workspace<RepackCall>(params, call, bytes);
+}
+
+int dsv4_repack_scales(const dsv4_repack_scales_params* params, const dsv4_call* call) {
+  return run_call<RepackScalesCall>(params, call);
+}
+int dsv4_repack_scales_workspace_bytes(const dsv4_repack_scales_params* params,
+                                       const dsv4_call* call, size_t* bytes) {
+  return ask_workspace<RepackScalesCall>(params, call, bytes);
 }

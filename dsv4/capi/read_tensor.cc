@@ -14,7 +14,7 @@
 
 namespace dsv4::capi {
 
-void read_tensor(const Context& context, const ConstTensorView& tensor, void* to) {
+void read_tensor([[maybe_unused]] const Context& context, const ConstTensorView& tensor, void* to) {
   DSV4_CHECK(tensor.is_contiguous(), "a tensor that is read on the host has gaps");
 #if DSV4_CUDA
   if (context.device != nullptr)
@@ -24,11 +24,18 @@ void read_tensor(const Context& context, const ConstTensorView& tensor, void* to
   std::memcpy(to, tensor.data, static_cast<size_t>(tensor.bytes()));
 }
 
+void write_tensor([[maybe_unused]] const Context& context, const TensorView& tensor,
+                  const void* from) {
+  DSV4_CHECK(tensor.is_contiguous(), "a tensor that is written by the host has gaps");
 #if DSV4_CUDA
-
-void write_tensor(const Context& context, const TensorView& tensor, const void* from) {
-  context.device->memory().upload(tensor.data, static_cast<const std::byte*>(from), tensor.bytes());
+  if (context.device != nullptr)
+    return context.device->memory().upload(tensor.data, static_cast<const std::byte*>(from),
+                                           tensor.bytes());
+#endif
+  std::memcpy(tensor.data, from, static_cast<size_t>(tensor.bytes()));
 }
+
+#if DSV4_CUDA
 
 float largest_magnitude_at(int device, const ConstTensorView& x) {
   if (device == DSV4_HOST) return largest_magnitude(x);

@@ -1,10 +1,11 @@
-// dsv4_sparse_mla.h: its structs to the arguments of ops/sparse_mla.
+// dsv4_sparse_mla.h: its structs to the arguments of the ops sparse_mla and kv_insert.
 
 #include "dsv4_sparse_mla.h"
 
 #include "dsv4/base/error.h"
 #include "dsv4/capi/call.h"
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
+#include "dsv4/ops/parts/kv_insert/kv_insert.h"
 
 namespace dsv4::capi {
 namespace {
@@ -102,6 +103,24 @@ BoundOp bind(const SparseMlaArgs& args) {
           .run = [&](const Context& c) { sparse_mla(c, args); }};
 }
 
+KvInsertArgs args_of(const dsv4_kv_insert_params& p, Tensors& tensors) {
+  Dim n("n"), d("d"), num_pages("num_pages"), page_entries("page_entries"), row("row");
+  DSV4_CHECK(!absent(p.x) && !absent(p.rows) && !absent(p.pages), "x, rows or pages are absent");
+  KvInsertArgs args;
+  args.x = tensors.view_of("x", p.x, {DType::kF32, DType::kBF16}, {n, d});
+  args.rows = tensors.view_of("rows", p.rows, {DType::kI32}, {n});
+  const TensorView pages = tensors.view_of(
+      "pages", p.pages, {DType::kU8, DType::kI8, DType::kE4M3, DType::kF32, DType::kBF16},
+      {num_pages, page_entries, row});
+  args.pool = pool_of(name_of("pages", p.pages), pages);
+  return args;
+}
+
+BoundOp bind(const KvInsertArgs& args) {
+  return {.workspace_bytes = [&](const Context& c) { return workspace_bytes(kv_insert, c, args); },
+          .run = [&](const Context& c) { kv_insert(c, args); }};
+}
+
 }  // namespace
 }  // namespace dsv4::capi
 
@@ -120,6 +139,23 @@ int dsv4_sparse_mla_workspace_bytes(const dsv4_sparse_mla_params* params, const 
   return guarded([&] {
     Tensors tensors;
     const dsv4::SparseMlaArgs args = args_of(checked("params", params), tensors);
+    write_workspace_bytes(call, tensors.device(), bind(args), bytes);
+  });
+}
+
+int dsv4_kv_insert(const dsv4_kv_insert_params* params, const dsv4_call* call) {
+  return guarded([&] {
+    Tensors tensors;
+    const dsv4::KvInsertArgs args = args_of(checked("params", params), tensors);
+    run(call, tensors.device(), bind(args));
+  });
+}
+
+int dsv4_kv_insert_workspace_bytes(const dsv4_kv_insert_params* params, const dsv4_call* call,
+                                   size_t* bytes) {
+  return guarded([&] {
+    Tensors tensors;
+    const dsv4::KvInsertArgs args = args_of(checked("params", params), tensors);
     write_workspace_bytes(call, tensors.device(), bind(args), bytes);
   });
 }

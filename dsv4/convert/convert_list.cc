@@ -138,7 +138,6 @@ Target resolved(Target target, const WeightName& id, WeightFormat source) {
 bool already(const SourceWeight& w, const Target& target) {
   return (target.kind == Target::Kind::kFp8 && w.format == WeightFormat::kFp8Block) ||
          (target.kind == Target::Kind::kBF16 && w.format == WeightFormat::kBF16) ||
-         (target.kind == Target::Kind::kMxfp4 && w.format == WeightFormat::kMxfp4) ||
          (target.kind == Target::Kind::kNvfp4 && w.format == WeightFormat::kNvfp4);
 }
 

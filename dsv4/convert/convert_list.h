@@ -52,6 +52,15 @@ struct OutputItem {
   bool lossless_import() const {
     return source == WeightFormat::kMxfp4 && target.book == Target::Book::kE2m1;
   }
+  // MXFP4 -> mxfp4: the same bytes under the names of file_tensor().
+  bool renamed() const {
+    return source == WeightFormat::kMxfp4 && target.kind == Target::Kind::kMxfp4;
+  }
+  // Its scales are searched, with importance where there is one.
+  bool searched() const {
+    return (target.kind == Target::Kind::kKbit || is_fp4(target)) && !lossless_import() &&
+           !renamed();
+  }
 };
 
 // How a file stores a tensor of an item. FP4 targets have the names and shapes of

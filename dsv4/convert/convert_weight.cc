@@ -1,23 +1,23 @@
 #include "dsv4/convert/convert_weight.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/convert/fp4_groups.h"
 #include "dsv4/convert/fp8_blocks.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/kbit/import_mxfp4.h"
+#include "dsv4/ops/kbit/quantize_fp4.h"
+#include "dsv4/ops/kbit/row_errors.h"
 #include "dsv4/ops/parts/dequantize/dequantize.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int64_t kCopyBytes = int64_t{16} << 20;
-
-std::span<const std::byte> bytes_of(const ConstTensorView& view) {
-  return {view.data, static_cast<size_t>(view.bytes())};
-}
+constexpr int32_t kNoBlock = std::numeric_limits<int32_t>::max();
 
 // The common case, decided from the scales alone: they span at most 19 powers of two, none near the
 // ends of f32. import_mxfp4 decides the rest (scales of all-zero blocks do not count there).
@@ -59,8 +59,20 @@ TensorView WeightConverter::scratch(Buffer* buffer, DType dtype,
                                     std::initializer_list<int64_t> shape) {
   const TensorMeta meta = TensorMeta::contiguous(dtype, shape);
   if (buffer->empty() || buffer->view().bytes() < meta.bytes())
-    *buffer = Buffer(DType::kU8, {meta.bytes()});
+    *buffer = Buffer(DType::kU8, {meta.bytes()}, room_->memory());
   return {meta, buffer->view().data};
+}
+
+bool WeightConverter::on_gpu(const OutputItem& item) {
+  return item.searched();
+}
+
+WeightView WeightConverter::bring(const WeightView& rows) {
+  WeightView there = rows;
+  there.data = room_->bring(ConvertRoom::kData, rows.data);
+  if (!rows.scale.empty()) there.scale = room_->bring(ConvertRoom::kScale, rows.scale);
+  if (!rows.codebook.empty()) there.codebook = room_->bring(ConvertRoom::kCodebook, rows.codebook);
+  return there;
 }
 
 // The rows as f32. A weight of a single piece is read twice but widened once.
@@ -70,7 +82,7 @@ ConstTensorView WeightConverter::floats(const WeightView& source, Rows rows) {
   const WeightView part = source.rows(rows.begin, rows.end);
   const TensorView x = scratch(&x_, DType::kF32, {n, source.k});
   if (loaded_ == part.data.data && loaded_rows_ == n) return x;
-  dequantize({}, {.weight = part, .out = x});
+  dequantize(room_->context(), {.weight = bring(part), .out = x});
   loaded_ = part.data.data;
   loaded_rows_ = n;
   return x;
@@ -81,9 +93,22 @@ float WeightConverter::largest(const WeightView& source) {
   const int64_t step = rows_per_piece(source.k);
   for (int64_t row = 0; row < source.n; row += step) {
     const Rows rows{row, std::min(row + step, source.n)};
-    most = std::max(most, largest_magnitude(floats(source, rows)));
+    most = std::max(most, room_->largest(floats(source, rows)));
   }
   return most;
+}
+
+TensorView WeightConverter::watch_values() {
+  const TensorView first_bad = scratch(&first_bad_, DType::kI32, {1});
+  room_->memory().upload(first_bad.data, reinterpret_cast<const std::byte*>(&kNoBlock),
+                         sizeof kNoBlock);
+  return first_bad;
+}
+
+void WeightConverter::check_values(const TensorView& first_bad) {
+  int32_t bad = 0;
+  std::memcpy(&bad, room_->fetch(first_bad).data(), sizeof bad);
+  if (bad != kNoBlock) fail(ErrorCode::kBadInput, "a value of block {} is refused", bad);
 }
 
 WeightView WeightConverter::kbit(const OutputItem& item, const ConstTensorView& x,
@@ -92,13 +117,18 @@ WeightView WeightConverter::kbit(const OutputItem& item, const ConstTensorView& 
   const int bits = item.target.bits;
   const TensorView planes = scratch(&codes_, DType::kI32, {n, blocks * bits});
   const TensorView scales = scratch(&scales_, DType::kU8, {n, blocks});
-  quantize_kbit({}, {.x = x,
-                     .codebook = choice.codebook,
-                     .choice = choice.scales,
-                     .importance = choice.importance,
-                     .tensor_scale = tensor_scale,
-                     .planes = planes,
-                     .scales = scales});
+  const TensorView first_bad = watch_values();
+  quantize_kbit(room_->context(), {.x = x,
+                                   .codebook = choice.codebook,
+                                   .choice = choice.scales,
+                                   .importance = choice.importance,
+                                   .tensor_scale = tensor_scale,
+                                   .planes = planes,
+                                   .scales = scales,
+                                   .first_bad = first_bad});
+  check_values(first_bad);
+  const ConstTensorView book{TensorMeta::contiguous(DType::kF32, {choice.codebook.size()}),
+                             reinterpret_cast<const std::byte*>(choice.codebook.value.data())};
   return {.format = WeightFormat::kKbit,
           .n = n,
           .k = item.k,
@@ -106,8 +136,7 @@ WeightView WeightConverter::kbit(const OutputItem& item, const ConstTensorView& 
           .scale = scales,
           .scale2 = tensor_scale,
           .bits = bits,
-          .codebook = {TensorMeta::contiguous(DType::kF32, {choice.codebook.size()}),
-                       reinterpret_cast<const std::byte*>(choice.codebook.value.data())}};
+          .codebook = room_->bring(ConvertRoom::kCodebook, book)};
 }
 
 WeightView WeightConverter::fp4(const OutputItem& item, const ConstTensorView& x,
@@ -118,13 +147,16 @@ WeightView WeightConverter::fp4(const OutputItem& item, const ConstTensorView& x
   const TensorView scales =
       scratch(&scales_, mx ? DType::kE8M0 : DType::kE4M3, {n, item.k / group});
   const WeightFormat format = mx ? WeightFormat::kMxfp4 : WeightFormat::kNvfp4;
-  quantize_fp4({.format = format,
-                .x = x,
-                .importance = choice.importance,
-                .searched = choice.scales == ScaleChoice::kSearched,
-                .scale2 = tensor_scale,
-                .pairs = pairs,
-                .scales = scales});
+  const TensorView first_bad = watch_values();
+  quantize_fp4(room_->context(), {.format = format,
+                                  .x = x,
+                                  .importance = choice.importance,
+                                  .searched = choice.scales == ScaleChoice::kSearched,
+                                  .scale2 = tensor_scale,
+                                  .pairs = pairs,
+                                  .scales = scales,
+                                  .first_bad = first_bad});
+  check_values(first_bad);
   return {.format = format,
           .n = n,
           .k = item.k,
@@ -148,8 +180,20 @@ WeightView WeightConverter::bf16(const ConstTensorView& x) {
   return {.format = WeightFormat::kBF16, .n = x.dim(0), .k = x.dim(1), .data = out};
 }
 
+void WeightConverter::add_error(const ConstTensorView& x, const WeightView& y,
+                                const ConstTensorView& importance, WeightError& error) {
+  const TensorView seen = scratch(&y_, DType::kF32, {y.n, y.k});
+  const TensorView sums = scratch(&sums_, DType::kF64, {y.n, kErrorSums});
+  dequantize(room_->context(), {.weight = y, .out = seen});
+  row_errors(room_->context(), {.x = x, .y = seen, .importance = importance, .sums = sums});
+  error.add_sums({sums, room_->fetch(sums).data()});
+}
+
 WeightError WeightConverter::quantize(const WeightView& source, const OutputItem& item,
-                                      const ConvertChoice& choice, const PieceSink& sink) {
+                                      const ConvertChoice& wanted, const PieceSink& sink) {
+  ConvertChoice choice = wanted;
+  if (!choice.importance.empty())
+    choice.importance = room_->bring(ConvertRoom::kImportance, wanted.importance);
   const bool is_kbit = item.target.kind == Target::Kind::kKbit;
   const bool is_nvfp4 = item.target.kind == Target::Kind::kNvfp4;
   const float scale2 = is_kbit    ? choose_tensor_scale(largest(source))
@@ -165,12 +209,10 @@ WeightError WeightConverter::quantize(const WeightView& source, const OutputItem
                          : is_fp4(item.target)                    ? fp4(item, x, choice, scale2)
                          : item.target.kind == Target::Kind::kFp8 ? fp8(x)
                                                                   : bf16(x);
-    const TensorView seen = scratch(&y_, DType::kF32, {y.n, y.k});
-    dequantize({}, {.weight = y, .out = seen});
-    error.add(x, seen, choice.importance);
-    sink.write(0, data_bytes, bytes_of(y.data));
+    add_error(x, y, choice.importance, error);
+    sink.write(0, data_bytes, room_->fetch(y.data));
     data_bytes += y.data.bytes();
-    if (!y.scale.empty()) sink.write(1, scale_bytes, bytes_of(y.scale));
+    if (!y.scale.empty()) sink.write(1, scale_bytes, room_->fetch(y.scale));
     scale_bytes += y.scale.empty() ? 0 : y.scale.bytes();
     sink.consumed(item.source_bytes * rows.end / source.n - item.source_bytes * row / source.n);
   }
@@ -190,10 +232,16 @@ WeightError WeightConverter::import(const WeightView& source, const OutputItem& 
   const ImportMxfp4Result result =
       import_mxfp4({.weight = source, .planes = planes, .scales = scales});
   DSV4_CHECK(result.fits(), "{} does not fit: import_obstacle() was not checked", item.name);
-  sink.write(0, 0, bytes_of(planes));
-  sink.write(1, 0, bytes_of(scales));
+  sink.write(0, 0, room_->fetch(planes));
+  sink.write(1, 0, room_->fetch(scales));
   write_tables(e2m1_codebook(), result.tensor_scale, sink);
   sink.consumed(item.source_bytes);
+  return {};
+}
+
+WeightError WeightConverter::copy(const WeightView& source, const PieceSink& sink) {
+  copy_tensor(source.data, 0, sink);
+  copy_tensor(source.scale, 1, sink);
   return {};
 }
 
@@ -203,6 +251,7 @@ WeightError WeightConverter::convert(const WeightView& source, const OutputItem&
   loaded_ = nullptr;
   try {
     if (item.lossless_import()) return import(source, item, sink);
+    if (item.renamed()) return copy(source, sink);
     return quantize(source, item, choice, sink);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kBadInput) throw;

@@ -1,6 +1,9 @@
 // Converts one weight from its stored format into the recipe's, piece by piece: rows are widened to
 // f32, converted, compared with what a reader will decode, and passed on. Memory is a few pieces,
 // whatever the weight's size; a lossless import takes memory of the weight's size.
+//
+// The room (convert_room.h) decides whether that happens on the host or on a GPU. The bytes are the
+// same. A GPU converts to k-bit weights and FP4 only.
 
 #pragma once
 
@@ -10,6 +13,7 @@
 #include <string>
 
 #include "dsv4/convert/convert_list.h"
+#include "dsv4/convert/convert_room.h"
 #include "dsv4/convert/weight_error.h"
 #include "dsv4/ops/kbit/quantize_kbit.h"
 #include "dsv4/tensor/buffer.h"
@@ -33,15 +37,22 @@ struct ConvertChoice {
 class WeightConverter {
  public:
   // Number of values per piece; small pieces are for tests.
-  explicit WeightConverter(int64_t piece_elements = int64_t{16} << 20)
-      : piece_elements_(piece_elements) {}
+  explicit WeightConverter(std::unique_ptr<ConvertRoom> room = host_room(),
+                           int64_t piece_elements = int64_t{16} << 20)
+      : room_(std::move(room)), piece_elements_(piece_elements) {}
 
-  // Requires item.converted(). Error messages about values count rows from the start of the piece
-  // and are prefixed with the weight and the piece.
+  // Whether a room of a GPU can be used for this item; one of the host takes every item.
+  static bool on_gpu(const OutputItem& item);
+  // Lets the calling thread use the converter.
+  void enter() { room_->enter(); }
+
+  // Requires item.converted(), and on_gpu() of a room that is not the host's. Error messages about
+  // values count rows from the start of the piece and are prefixed with the weight and the piece;
+  // those of a GPU say no more than that a value is refused.
   WeightError convert(const WeightView& source, const OutputItem& item, const ConvertChoice& choice,
                       const PieceSink& sink);
 
-  // Why an MXFP4 weight cannot be imported to k-bit without loss; empty if it can.
+  // Why an MXFP4 weight cannot be imported to k-bit without loss; empty if it can. On the host.
   std::string import_obstacle(const WeightView& source);
 
  private:
@@ -51,6 +62,14 @@ class WeightConverter {
   int64_t rows_per_piece(int64_t k) const;
   ConstTensorView floats(const WeightView& source, Rows rows);
   float largest(const WeightView& source);
+  // Returns these rows where the room's ops read them.
+  WeightView bring(const WeightView& rows);
+  void add_error(const ConstTensorView& x, const WeightView& y, const ConstTensorView& importance,
+                 WeightError& error);
+  // The number of the first refused block, which a GPU cannot report otherwise: none yet, and after
+  // the op.
+  TensorView watch_values();
+  void check_values(const TensorView& first_bad);
   // Rows x [n, k] f32 in the target's format; the views are valid until the next piece.
   WeightView kbit(const OutputItem& item, const ConstTensorView& x, const ConvertChoice& choice,
                   float tensor_scale);
@@ -61,12 +80,14 @@ class WeightConverter {
   WeightError quantize(const WeightView& source, const OutputItem& item,
                        const ConvertChoice& choice, const PieceSink& sink);
   WeightError import(const WeightView& source, const OutputItem& item, const PieceSink& sink);
-  static TensorView scratch(Buffer* buffer, DType dtype, std::initializer_list<int64_t> shape);
+  static WeightError copy(const WeightView& source, const PieceSink& sink);
+  TensorView scratch(Buffer* buffer, DType dtype, std::initializer_list<int64_t> shape);
 
+  std::unique_ptr<ConvertRoom> room_;
   int64_t piece_elements_;
-  Buffer x_, y_, codes_, scales_;
-  const std::byte* loaded_ = nullptr;        // the source rows that x_ holds
-  int64_t loaded_rows_ = 0, first_row_ = 0;  // first_row_ of the current piece
+  Buffer x_, y_, codes_, scales_, sums_, first_bad_;  // of the room
+  const std::byte* loaded_ = nullptr;                 // the source rows that x_ holds
+  int64_t loaded_rows_ = 0, first_row_ = 0;           // first_row_ of the current piece
 };
 
 // Copies a tensor unchanged, in pieces.

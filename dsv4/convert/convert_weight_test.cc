@@ -47,7 +47,7 @@ Result convert(const WeightView& source, const std::string& format, int64_t piec
                                 result.consumed += bytes;
                                 ++result.calls;
                               }};
-  result.error = WeightConverter(piece_elements).convert(source, item, choice, sink);
+  result.error = WeightConverter(host_room(), piece_elements).convert(source, item, choice, sink);
   return result;
 }
 

@@ -121,9 +121,7 @@ ImatrixUse check_imatrix(const std::map<std::string, ConstTensorView>& imatrix,
   std::set<std::string_view> known;
   for (const OutputItem& item : list.items) {
     if (item.is_weight) known.insert(item.name);
-    // A lossless import has no scales to search.
-    const bool searched = item.target.kind == Target::Kind::kKbit || is_fp4(item.target);
-    if (!searched || item.lossless_import()) continue;
+    if (!item.searched()) continue;
     const auto at = imatrix.find(item.name);
     if (at == imatrix.end()) {
       ++use.missing;

@@ -3,18 +3,20 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
-#include "dsv4/convert/convert_weight.h"
 #include "dsv4/convert/imatrix.h"
 #include "dsv4/convert/recipe_codebooks.h"
+#include "dsv4/convert/shard_finisher.h"
 #include "dsv4/convert/shards.h"
 #include "dsv4/convert/side_files.h"
 #include "dsv4/convert/stored_tensors.h"
+#include "dsv4/convert/weight_workers.h"
 #include "dsv4/convert/work_folder.h"
 #include "dsv4/loader/checkpoint.h"
 #include "dsv4/loader/safetensors_layout.h"
@@ -63,7 +65,10 @@ class Quantizer {
         list_(
             convert_list(stored_, options.recipe, load_config(checkpoint_.config_path()).o_groups)),
         shards_(plan_shards(list_, options.shard_bytes)),
-        codebooks_(read_codebooks(options.recipe)) {}
+        codebooks_(read_codebooks(options.recipe)),
+        num_workers_(options.workers > 0 ? options.workers
+                                         : WeightWorkers::default_number(options.device)),
+        workers_(options.device, checkpoint_, num_workers_) {}
 
   QuantizeResult run() {
     check_recipe();
@@ -71,13 +76,13 @@ class Quantizer {
     count_totals();
     WorkFolder folder(options_.out, job(), options_.restart);
     check_free_space(folder);
+    ShardFinisher finisher(folder, static_cast<size_t>(num_workers_));
     for (const ShardPlan& shard : shards_) {
       Json record;
       if (folder.finished(shard.file, &record)) {
         ++result_.resumed_shards;
       } else {
-        record = write_shard(shard, folder.file(shard.file));
-        folder.finish(shard.file, record);
+        record = write_shard(shard, folder.file(shard.file), finisher);
       }
       add_record(record);
       // Counts of pieces are approximate; those of whole shards are exact.
@@ -86,6 +91,7 @@ class Quantizer {
       now_.tensors += num_tensors(shard);
       progress_(now_);
     }
+    finisher.wait();
     write_shard_index(folder.model(), shards_);
     write_file(folder.file("config.json"),
                converted_config(read_text_file(checkpoint_.config_path()), options_.recipe, list_,
@@ -185,46 +191,54 @@ class Quantizer {
                                   list_.items.begin() + static_cast<ptrdiff_t>(shard.end));
     for (OutputItem& item : items) {
       if (!item.lossless_import()) continue;
-      std::string why = converter_.import_obstacle(checkpoint_.weight(item.name, item.n, item.k));
+      std::string why =
+          workers_.first().on_host().import_obstacle(checkpoint_.weight(item.name, item.n, item.k));
       count_read(item.source_bytes);
       if (!why.empty()) item = kept_item(stored_, item, std::move(why));
     }
     return items;
   }
 
-  Json write_shard(const ShardPlan& shard, const std::string& path) {
+  Json write_shard(const ShardPlan& shard, const std::string& path, ShardFinisher& finisher) {
     const std::vector<OutputItem> items = resolved_items(shard);
     std::vector<std::pair<std::string, TensorMeta>> tensors;
+    std::vector<size_t> first;  // tensor of each item
     for (const OutputItem& item : items) {
+      first.push_back(tensors.size());
       for (const OutputTensor& tensor : item.tensors)
         tensors.emplace_back(file_tensor(item, tensor).name, file_tensor(item, tensor).meta);
     }
     const SafetensorsLayout layout = layout_safetensors(tensors, {{"format", "pt"}});
-    AtomicFile file(path);
-    file.write_at(0, std::as_bytes(std::span(layout.header)));
-    Json record = {{"weights", Json::array()}, {"exceptions", Json::array()}};
-    size_t first = 0;  // first tensor of the current item
-    for (const OutputItem& item : items) {
+    auto file = std::make_unique<AtomicFile>(path);
+    file->write_at(0, std::as_bytes(std::span(layout.header)));
+    std::vector<Json> entries(items.size());  // of the ledger; null where it has none
+    workers_.run(items.size(), [&](WeightWorker& worker, size_t i) {
       const PieceSink sink = {
           .write =
               [&](size_t tensor, int64_t offset, std::span<const std::byte> bytes) {
-                file.write_at(layout.offset[first + tensor] + offset, bytes);
+                file->write_at(layout.offset[first[i] + tensor] + offset, bytes);
               },
           .consumed = [&](int64_t bytes) { consumed(bytes); }};
-      write_item(item, sink, &record);
-      first += item.tensors.size();
+      entries[i] = write_item(items[i], worker, sink);
+    });
+    Json record = {{"weights", Json::array()}, {"exceptions", Json::array()}};
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (!entries[i].is_null()) record["weights"].push_back(std::move(entries[i]));
+      if (!items[i].kept.empty())
+        record["exceptions"].push_back({{"name", items[i].name}, {"why", items[i].kept}});
     }
-    file.commit();
+    finisher.finish(shard.file, std::move(file), record);
     return record;
   }
 
-  void write_item(const OutputItem& item, const PieceSink& sink, Json* record) {
+  // Returns the ledger's entry of a weight. Called by several threads.
+  Json write_item(const OutputItem& item, WeightWorker& worker, const PieceSink& sink) {
     LedgerWeight entry{.name = item.name, .elements = item.n * item.k, .bytes = item.bytes()};
     if (item.converted()) {
-      const WeightView source = checkpoint_.weight(item.name, item.n, item.k);
-      const WeightError error = converter_.convert(source, item, choice(item), sink);
+      const WeightError error = worker.convert(source_of(item), item, choice(item), sink);
       entry.format = to_string(item.target);
       entry.sqnr_db = error.sqnr_db();
+      const std::lock_guard lock(mutex_);
       now_.weights += entry.elements;
     } else {
       for (size_t i = 0; i < item.tensors.size(); ++i)
@@ -232,9 +246,12 @@ class Quantizer {
       entry.format = item.source == WeightFormat::kKbit ? fmt::format("k{}", item.source_bits)
                                                         : name(item.source);
     }
-    if (item.is_weight) (*record)["weights"].push_back(to_json(entry));
-    if (!item.kept.empty())
-      (*record)["exceptions"].push_back({{"name", item.name}, {"why", item.kept}});
+    return item.is_weight ? to_json(entry) : Json();
+  }
+
+  WeightView source_of(const OutputItem& item) {
+    const std::lock_guard lock(mutex_);  // a checkpoint records what has been requested
+    return checkpoint_.weight(item.name, item.n, item.k);
   }
 
   ConvertChoice choice(const OutputItem& item) const {
@@ -250,7 +267,9 @@ class Quantizer {
     return choice;
   }
 
+  // Called by several threads.
   void consumed(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
     now_.bytes += bytes;
     now_.processed_bytes += bytes;
     count_read(bytes);
@@ -299,7 +318,9 @@ class Quantizer {
   std::vector<ShardPlan> shards_;
   UserCodebooks codebooks_;
   std::unique_ptr<Imatrix> imatrix_;
-  WeightConverter converter_;
+  const int num_workers_;
+  WeightWorkers workers_;
+  std::mutex mutex_;  // of what workers share: checkpoint_.weight(), now_, progress_, unreleased_
   QuantizeResult result_;
   QuantizeProgress now_;
   int64_t reached_bytes_ = 0, unreleased_ = 0;

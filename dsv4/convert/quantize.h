@@ -4,10 +4,11 @@
 //   recipe, imatrix, options                    ->    safetensors, tokenizer and other small files,
 //                                                     quantization_ledger.json
 //
-// Shard by shard, one weight at a time, in pieces, with all cores working on a piece. The bytes
-// depend on source, recipe and options only. An interrupt loses only the current shard: repeating
-// the call continues (work_folder.h). OUT appears at the end, complete. As a library it prints
-// nothing.
+// Shard by shard, one weight at a time, in pieces, with all cores working on a piece; with a GPU
+// several weights at a time (weight_workers.h). The bytes depend on source, recipe and options,
+// but not on the device. While a shard is written, those before it are flushed to the disk. An
+// interrupt loses only these: repeating the call continues (work_folder.h). OUT appears at the end,
+// complete. As a library it prints nothing.
 
 #pragma once
 
@@ -27,7 +28,9 @@ struct QuantizeOptions {
   std::string imatrix;  // a file (imatrix.h), or empty
   ScaleChoice scales = ScaleChoice::kSearched;
   int64_t shard_bytes = int64_t{4} << 30;
-  bool restart = false;  // discard the work of an earlier call
+  bool restart = false;            // discard the work of an earlier call
+  const Device* device = nullptr;  // a GPU that converts to k-bit weights and FP4; null: none
+  int workers = 0;                 // weights at a time; 0: WeightWorkers::default_number()
 };
 
 struct QuantizeProgress {
@@ -50,7 +53,7 @@ struct QuantizeResult {
 
 // An imatrix or a recipe that matches no weight at all is an error, because it is for another
 // model. Every error is one line and leaves finished shards in OUT.partial. `progress` is called
-// after every piece; it may throw, which ends the call like any error.
+// after every piece, by one thread at a time; it may throw, which ends the call like any error.
 QuantizeResult quantize(const QuantizeOptions& options,
                         const std::function<void(const QuantizeProgress&)>& progress);
 

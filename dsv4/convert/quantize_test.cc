@@ -194,6 +194,26 @@ TEST_F(Quantize, Mxfp4ImportIsExactAndMisfitsAreKept) {
   }
 }
 
+// For engines that read compressed-tensors' names; the source may have either.
+TEST_F(Quantize, Mxfp4OfMxfp4IsRenamed) {
+  const std::string source = write_every_format(folder_), name = "layers.0.ffn.experts.0.w1";
+  const QuantizeResult result = convert(source, out("a"), "experts.gate mxfp4");
+  EXPECT_FALSE(entry(result.ledger, name).sqnr_db.has_value());
+  convert(out("a"), out("b"), "experts.gate mxfp4");
+  const SafetensorsFile before(source + "/model.safetensors");
+  for (const char* folder : {"a", "b"}) {
+    const SafetensorsFile after(out(folder) + "/model.safetensors");
+    for (const auto& [old_name, new_name] :
+         {std::pair{".weight", ".weight_packed"}, {".scale", ".weight_scale"}}) {
+      const ConstTensorView x = before.tensors().at(name + old_name);
+      const ConstTensorView y = after.tensors().at(name + new_name);
+      ASSERT_EQ(x.bytes(), y.bytes());
+      EXPECT_EQ(y.dtype, DType::kU8);
+      EXPECT_EQ(std::memcmp(x.data, y.data, static_cast<size_t>(x.bytes())), 0) << folder;
+    }
+  }
+}
+
 TEST_F(Quantize, ResultDoesNotDependOnNaming) {
   convert("tests/golden/hf/mixed", out("a"), "experts k3\nattn k4");
   convert("tests/golden/hf/mixed_hf", out("b"), "experts k3\nattn k4");
@@ -293,6 +313,35 @@ TEST_F(Quantize, BytesDoNotDependOnThreads) {
   omp_set_num_threads(1);
   cpu::sharing_threshold = threshold;
   EXPECT_EQ(folder_bytes(out("one")), folder_bytes(out("three")));
+}
+
+// Several weights at a time, as with a GPU. The first takes longest, so others end before it.
+TEST_F(Quantize, BytesDoNotDependOnWorkers) {
+  TestSource weights;
+  weights.weight("layers.0.attn.wkv", WeightFormat::kF32, 512, 4096);
+  for (const Stored& stored : kStored) {
+    if (std::string(stored.name) != "layers.0.attn.wkv")
+      weights.weight(stored.name, stored.format, kRows, kColumns, stored.fp8_scale);
+  }
+  const std::string source = weights.write(folder_);
+  const std::string recipe = "experts k4\nattn k3\nattn 1 fp8";
+  convert(source, out("one"), recipe, int64_t{3} << 20);
+  QuantizeOptions options{.source = source,
+                          .out = out("many"),
+                          .recipe = parse_recipe(recipe, "r"),
+                          .shard_bytes = int64_t{3} << 20,
+                          .workers = 4};
+  quantize(options, nothing);
+  EXPECT_EQ(folder_bytes(out("one")), folder_bytes(out("many")));
+  options.out = out("stopped"), options.shard_bytes = 50000;
+  EXPECT_THROW(quantize(options,
+                        [](const QuantizeProgress& now) {
+                          if (now.tensors > 12) throw Stop();
+                        }),
+               Stop);
+  EXPECT_GT(quantize(options, nothing).resumed_shards, 0);
+  convert(source, out("small"), recipe, 50000);
+  EXPECT_EQ(folder_bytes(out("small")), folder_bytes(out("stopped")));
 }
 
 TEST_F(Quantize, RejectsADifferentJob) {

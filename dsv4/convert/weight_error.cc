@@ -1,50 +1,27 @@
 #include "dsv4/convert/weight_error.h"
 
 #include <cmath>
-#include <vector>
 
-#include "dsv4/cpu/parallel.h"
+#include "dsv4/ops/kbit/row_errors.h"
+#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
-namespace {
-
-// h: [k] or null
-WeightError error_of_row(const float* x, const float* y, const float* h, int64_t k) {
-  WeightError error;
-  for (int64_t i = 0; i < k; ++i) {
-    const double value = static_cast<double>(x[i]), off = static_cast<double>(y[i]) - value;
-    error.signal += value * value;
-    error.noise += off * off;
-    const double product = value * static_cast<double>(y[i]);
-    error.dot += product;
-    if (h == nullptr) continue;
-    error.weighted_signal += static_cast<double>(h[i]) * value * value;
-    error.weighted_dot += static_cast<double>(h[i]) * product;
-  }
-  if (h == nullptr) error.weighted_signal = error.signal, error.weighted_dot = error.dot;
-  return error;
-}
-
-}  // namespace
 
 void WeightError::add(const ConstTensorView& x, const ConstTensorView& y,
                       const ConstTensorView& h) {
-  Dim n("n"), k("k");
-  expect("x", x, {DType::kF32}, {n, k});
-  expect("y", y, {DType::kF32}, {n, k});
-  if (!h.empty()) expect("h", h, {DType::kF32}, {k});
-  const float* weights = h.empty() ? nullptr : h.as<float>();
-  std::vector<WeightError> rows(static_cast<size_t>(*n));
-#pragma omp parallel for schedule(static) if (cpu::worth_sharing(x.numel()))
-  for (int64_t row = 0; row < *n; ++row)
-    rows[static_cast<size_t>(row)] =
-        error_of_row(x.row<float>(row), y.row<float>(row), weights, *k);
-  for (const WeightError& row : rows) {
-    signal += row.signal;
-    noise += row.noise;
-    dot += row.dot;
-    weighted_signal += row.weighted_signal;
-    weighted_dot += row.weighted_dot;
+  const Buffer sums(DType::kF64, {x.dim(0), kErrorSums});
+  row_errors({}, {.x = x, .y = y, .importance = h, .sums = sums});
+  add_sums(sums);
+}
+
+void WeightError::add_sums(const ConstTensorView& sums) {
+  for (int64_t row = 0; row < sums.dim(0); ++row) {
+    const double* of = sums.row<double>(row);
+    signal += of[0];
+    noise += of[1];
+    dot += of[2];
+    weighted_signal += of[3];
+    weighted_dot += of[4];
   }
 }
 

@@ -7,7 +7,8 @@
 // scatter around zero (h: mean square of a column's inputs, 1 where unknown). The effect on a model
 // is measurable (docs/quality.md).
 //
-// Sums are in f64, row by row in order, so they do not depend on the number of threads.
+// Sums are in f64, row by row in order (ops/kbit/row_errors.h), so they do not depend on the number
+// of threads, nor on where they are added.
 
 #pragma once
 
@@ -25,6 +26,8 @@ struct WeightError {
 
   // Adds rows: x the source, y the decoded result, both [n, k] f32; h: [k] f32 or empty.
   void add(const ConstTensorView& x, const ConstTensorView& y, const ConstTensorView& h = {});
+  // Adds rows by their sums, [n, 5] F64 of the op row_errors in host memory.
+  void add_sums(const ConstTensorView& sums);
   // Computes the gain; call it after all rows. It stays 1 when x and y are not correlated.
   void correct_gain();
   // Empty when the conversion was lossless, whatever the signal.

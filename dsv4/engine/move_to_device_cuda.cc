@@ -1,12 +1,8 @@
 // Weights from files to the device: several threads, each with a few page-locked buffers and a
 // stream of its own. A piece of a tensor is read into a buffer and sent off while the next is read.
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -22,6 +18,7 @@
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/device_weights.h"
 #include "dsv4/engine/pack_experts.h"
+#include "dsv4/loader/checkpoint_reader.h"
 
 namespace dsv4 {
 namespace {
@@ -34,49 +31,6 @@ struct Piece {
   const std::byte* from;
   std::byte* to;
   int64_t bytes;
-};
-
-// Files opened once per thread.
-class Reader {
- public:
-  explicit Reader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
-  ~Reader() {
-    for (const auto& [path, fd] : open_) close(fd);
-  }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
-  void read(const Piece& piece, std::byte* to) {
-    const auto place = checkpoint_.place(piece.from);
-    if (!place) {
-      std::memcpy(to, piece.from, static_cast<size_t>(piece.bytes));
-      return;
-    }
-    const int fd = descriptor(place->path);
-    for (int64_t done = 0; done < piece.bytes;) {
-      const ssize_t got =
-          pread(fd, to + done, static_cast<size_t>(piece.bytes - done), place->offset + done);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0)
-        fail(ErrorCode::kIo, "cannot read {}: {}", place->path,
-             got == 0 ? "it became shorter" : std::strerror(errno));
-      done += got;
-    }
-  }
-
- private:
-  int descriptor(std::string_view path) {
-    const auto [at, fresh] = open_.emplace(path, -1);
-    if (fresh) at->second = ::open(std::string(path).c_str(), O_RDONLY | O_CLOEXEC);
-    if (at->second < 0) {
-      open_.erase(at);
-      fail(ErrorCode::kIo, "cannot open {}: {}", path, std::strerror(errno));
-    }
-    return at->second;
-  }
-
-  const Checkpoint& checkpoint_;
-  std::map<std::string_view, int> open_;
 };
 
 // Cuts `bytes` bytes at `from` into pieces.
@@ -117,17 +71,17 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  void send(const Piece& piece, Reader& reader) {
+  void send(const Piece& piece, CheckpointReader& reader) {
     const int slot = next_++ % kBuffers;
     sent_[slot].wait();
     std::byte* const buffer = buffers_.view().data + slot * kPieceBytes;
-    reader.read(piece, buffer);
+    reader.read(piece.from, piece.bytes, buffer);
     cuda_check(cudaMemcpyAsync(piece.to, buffer, static_cast<size_t>(piece.bytes),
                                cudaMemcpyHostToDevice, stream_),
                "copy of weights");
     sent_[slot].record(stream_);
   }
-  void run(const Job& job, Reader& reader) {
+  void run(const Job& job, CheckpointReader& reader) {
     for (const Piece& piece : job.pieces) send(piece, reader);
     if (job.expert == nullptr) return;
     std::vector<Piece> pieces;
@@ -194,7 +148,7 @@ class Upload {
     ++running_;
     try {
       Lane lane(device_, block_, staging(thread), stored_);
-      Reader reader(checkpoint_);
+      CheckpointReader reader(checkpoint_);
       for (size_t i = next_++; i < jobs_.size() && !stop_; i = next_++) {
         lane.run(jobs_[i], reader);
         done_ += jobs_[i].bytes();

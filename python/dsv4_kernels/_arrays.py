@@ -40,6 +40,21 @@ class _Torch:
     def stack(self, arrays):
         return self.torch.stack(arrays)
 
+    def concat(self, arrays):
+        return self.torch.cat(arrays, -1)
+
+    def matmul(self, a, b):
+        return a @ b
+
+    def exp2(self, array):
+        return self.torch.exp2(array)
+
+    def amax(self, array):
+        return array.amax(-1, keepdim=True)
+
+    def cast(self, array, like):
+        return array.to(like.dtype)
+
     def is_dtype(self, array, name):
         return array.dtype == getattr(self.torch, name)
 
@@ -89,6 +104,22 @@ class _NumPy:
 
     def stack(self, arrays):
         return self.library.stack(arrays)
+
+    def concat(self, arrays):
+        return self.library.concatenate(arrays, -1)
+
+    def matmul(self, a, b):
+        """Sums are f32, rounded once."""
+        return (a.astype("float32") @ b.astype("float32")).astype(a.dtype)
+
+    def exp2(self, array):
+        return self.library.exp2(array)
+
+    def amax(self, array):
+        return array.max(-1, keepdims=True)
+
+    def cast(self, array, like):
+        return array.astype(like.dtype)
 
     def is_dtype(self, array, name):
         return str(array.dtype) == name

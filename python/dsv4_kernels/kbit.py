@@ -73,6 +73,24 @@ def repack_kbit(packed_flat, absmax_flat, K_dim, N, k):
     return tiled.data.reshape(-1), tiled.scale.reshape(-1)
 
 
+def tile_scales(scales):
+    """Scales [N, groups] of an NVFP4 or MXFP4 weight, a byte each, as the tiles uint8 [ceil(N/128), ceil(groups/4), 512] that
+    Blackwell's tensor cores and cuBLASLt read: row r and group g are byte (r % 32) 16 + (r / 32 % 4) 4 + g % 4 of tile
+    [r / 128, g / 4]. Padding is zero."""
+    library, (n, groups) = library_of(scales), scales.shape
+    tiles = library.empty((-(-n // 128), -(-groups // 4), 512), "uint8")
+    _core.repack_scales(scales, tiles, False, *how(library))
+    return tiles
+
+
+def untile_scales(tiles, N, groups):
+    """The inverse: uint8 [N, groups]."""
+    library = library_of(tiles)
+    rows = library.empty((N, groups), "uint8")
+    _core.repack_scales(rows, tiles, True, *how(library))
+    return rows
+
+
 def _weight(packed, absmax, codebook, k, K_dim, N, flat, scale2=1.0, e4m3=False, experts=None):
     """A KbitWeight, or a stack of `experts`; flat: the layout of arrays of one axis."""
     library, stack, axes = library_of(packed), () if experts is None else (experts,), len(packed.shape)

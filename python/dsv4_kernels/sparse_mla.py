@@ -1,6 +1,7 @@
 """The library's attention as one function; FlashMLA's functions are special cases of it."""
 
-from ._arrays import library_of
+from . import _core
+from ._arrays import how, library_of
 
 _NUMERICS = {"official": False, "exact": True}
 
@@ -32,6 +33,18 @@ def sparse_mla(q, k_cache, indices, scale, *, d_v=512, topk_length=None, extra_k
                   extra=(extra_k_cache, extra_indices_in_kvcache, extra_topk_length), sink=attn_sink,
                   normalized=normalized, numerics=numerics, batch_invariant=batch_invariant,
                   implementation=implementation, want_max_logits=True)
+
+
+def kv_insert(x, rows, k_cache):
+    """Writes entries of a cache in place, quantized to its form; returns k_cache.
+
+    x        [n, 512|576] bf16|f32: entries of V4 or V3.2; of a plain cache [n, d]
+    rows     [n] int32: page * page_size + entry, distinct; negative ones are skipped
+    k_cache  [num_pages, page, 1, 584|656] FP8, int8 or uint8: packed V4 or V3.2 entries, any page stride;
+             or [num_pages, page, 1, d] f32
+    """
+    _core.kv_insert(x, rows, k_cache, *how(library_of(x)))
+    return k_cache
 
 
 def attend(q, first, scale, *, d_v, extra, sink, numerics, batch_invariant, want_max_logits, normalized=True,

@@ -70,7 +70,7 @@ def block_lists_of(mask):
 
 
 def _estimate(batch, q, k, stride, norm, thresholds, implementation, *, top_k=0, min_blocks=0, max_blocks=0,
-              dense_tail=0):
+              no_sink=False, dense_tail=0):
     """Block sums and lists; implementation: of the sums."""
     library, how = batch.library, _how(batch.library)
     shape = (batch.b, batch.heads, max(batch.q_blocks, 1), max(batch.k_blocks, 1))
@@ -78,14 +78,14 @@ def _estimate(batch, q, k, stride, norm, thresholds, implementation, *, top_k=0,
     library.kernels().xattn_scores(batch.lengths, q, k, stride, batch.d**-0.5 / norm, sums,
                                    *_how(library, implementation))
     counts, indices = library.empty(shape[:3], "int32"), library.empty(shape, "int32")
-    limits = (top_k, min_blocks, max_blocks, 1, 0, dense_tail)
+    limits = (top_k, min_blocks, max_blocks, int(not no_sink), 0, dense_tail)
     library.kernels().xattn_select(batch.lengths, sums, thresholds, None, limits, counts, indices, *how)
     return sums, counts, indices
 
 
 def xattn_estimate(query_states, key_states, block_size, stride, norm=1, softmax=True, threshold=0.9, chunk_size=16384,
                    select_mode="inverse", use_triton=True, causal=True, kdb=1, keep_sink=False, keep_recent=False, *,
-                   top_k=0, min_blocks=0, max_blocks=0, dense_tail=0, implementation=None):
+                   top_k=0, min_blocks=0, max_blocks=0, no_sink=False, dense_tail=0, implementation=None):
     """Block sums f32 and the bool mask of the blocks to attend to, both [b, heads, q_blocks, k_blocks].
 
     query_states [b, heads, q_len, d], key_states [b, kv_heads, kv_len, d]: any lengths, heads a multiple of kv_heads;
@@ -93,12 +93,13 @@ def xattn_estimate(query_states, key_states, block_size, stride, norm=1, softmax
     threshold    a number, or one per head
     norm         temperature of the scores: larger lists more blocks
     top_k, min_blocks, max_blocks, dense_tail    blocks of a row, and tokens at the end that see everything
+    no_sink      block 0 is listed only where its sum is large enough
     implementation  of the block sums, by its name; None: the first that takes the call
 
     Unlike the original: shapes are those of the real lengths, not of padded ones. The causal offset is kv_len - q_len,
     and blocks are aligned to positions. chunk_size and use_triton do nothing: the result has no chunks. Every row takes
-    the smallest set of blocks; block 0 and the diagonal block are always listed, so keep_sink and keep_recent have no
-    effect.
+    the smallest set of blocks; block 0 (but for no_sink) and the diagonal block are always listed, so keep_sink and
+    keep_recent have no effect.
     """
     if not softmax:
         raise NotImplementedError("softmax=False is not implemented")
@@ -109,7 +110,7 @@ def xattn_estimate(query_states, key_states, block_size, stride, norm=1, softmax
     batch = _Batch(query_states, key_states, block_size, causal, norm)
     sums, counts, indices = _estimate(
         batch, batch.rows(query_states), batch.rows(key_states), stride, norm, batch.thresholds(threshold),
-        implementation, top_k=top_k, min_blocks=min_blocks, max_blocks=max_blocks,
+        implementation, top_k=top_k, min_blocks=min_blocks, max_blocks=max_blocks, no_sink=no_sink,
         dense_tail=dense_tail)
     return sums, block_mask_of(counts, indices)
 

@@ -44,6 +44,17 @@ void sparse_mla(nb::handle q, nb::handle window, nb::handle compressed, nb::hand
   call_op(dsv4_sparse_mla, dsv4_sparse_mla_workspace_bytes, params, call, allocate);
 }
 
+// cache: [num_pages, page, 1, row]
+void kv_insert(nb::handle x, nb::handle rows, nb::handle cache, nb::handle how,
+               const nb::callable& allocate) {
+  const dsv4_kv_insert_params params = {.size = sizeof params,
+                                        .x = tensor_of("x", x),
+                                        .rows = tensor_of("rows", rows),
+                                        .pages = without_axis(tensor_of("k_cache", cache), 2)};
+  const How chosen = how_of(how);
+  call_op(dsv4_kv_insert, dsv4_kv_insert_workspace_bytes, params, chosen.call(), allocate);
+}
+
 // batch: (cu_q, cu_kv, page_table or None, causal, block)
 dsv4_prefill_batch batch_of(nb::handle batch) {
   return {.cu_q = tensor_of("cu_seqlens_q", nb::object(batch[0])),
@@ -146,6 +157,7 @@ NB_MODULE(_core, module) {
              nb::arg("lse").none(), nb::arg("max_logits").none(), nb::arg("normalized"),
              nb::arg("exact"), nb::arg("batch_invariant"), nb::arg("implementation").none(),
              nb::arg("stream"), nb::arg("allocate"));
+  module.def("kv_insert", &kv_insert);
   module.def("xattn_scores", &xattn_scores, nb::arg("batch"), nb::arg("q"), nb::arg("k"),
              nb::arg("stride"), nb::arg("scale"), nb::arg("sums"), nb::arg("how"),
              nb::arg("allocate"));

@@ -130,6 +130,16 @@ void repack(nb::handle from, nb::handle to, nb::handle how, const nb::callable& 
   call_op(dsv4_repack_kbit, dsv4_repack_kbit_workspace_bytes, params, chosen.call(), allocate);
 }
 
+void repack_scales(nb::handle rows, nb::handle tiles, bool to_rows, nb::handle how,
+                   const nb::callable& allocate) {
+  const dsv4_repack_scales_params params = {.size = sizeof params,
+                                            .to_rows = to_rows,
+                                            .rows = tensor_of("rows", rows),
+                                            .tiles = tensor_of("tiles", tiles)};
+  const How chosen = how_of(how);
+  call_op(dsv4_repack_scales, dsv4_repack_scales_workspace_bytes, params, chosen.call(), allocate);
+}
+
 // name: "linear", "gemm_prod" or "scalar_gemv"
 void kbit_linear(const std::string& name, nb::handle x, nb::handle weight, nb::handle out,
                  nb::handle how, const nb::callable& allocate) {
@@ -208,6 +218,7 @@ void bind_kbit(nb::module_& module) {
              nb::arg("scale"), nb::arg("how"), nb::arg("allocate"));
   module.def("dequantize_kbit", &dequantize);
   module.def("repack_kbit", &repack);
+  module.def("repack_scales", &repack_scales);
   module.def("kbit_linear", &kbit_linear);
   module.def("kbit_linear_workspace", &kbit_linear_workspace);
   module.def("kbit_expert_linear", &kbit_expert_linear);

@@ -127,6 +127,49 @@ def test_prefill_on_the_host():
     assert reference.close(max_logits.astype(float), want[2][:, 0], 1e-5, 1e-5, 1e-9) is None
 
 
+@pytest.mark.parametrize("d", [512, 576])
+def test_entries_are_written(d):
+    """Codes are the nearest e4m3 numbers for the scale of the form, by search in the table; all else stays."""
+    rng, n, page = numpy.random.default_rng(d), 9, 4
+    nope, group, width = reference.NOPE[d], reference.GROUP[d], reference.ROW_BYTES[d]
+    x = (rng.standard_normal((n, d)) * numpy.exp2(rng.integers(-15, 4, (n, 1)))).astype(numpy.float32)
+    x[2, :group] = 0
+    rows = numpy.array([0, 11, -1, 5, 6, 3, -7, 9, 8], numpy.int32)
+    stride = -(-page * width // 576) * 576
+    pages = numpy.full((3, stride), 0x7f, numpy.uint8)
+    cache = numpy.lib.stride_tricks.as_strided(pages, (3, page, 1, width), (stride, width, width, 1))
+    assert dsv4_kernels.kv_insert(x, rows, cache) is cache
+    finite = reference.e4m3_values()[numpy.abs(reference.e4m3_values()) <= 448]
+    touched = numpy.zeros(pages.shape, bool)
+    for row, values in zip(rows, x):
+        if row < 0:
+            continue
+        at, entry = divmod(row, page)
+        begin = entry * (576 if d == 512 else width)
+        scale_at = page * 576 + entry * 8 if d == 512 else begin + nope
+        scale_bytes, rope_at = (8, begin + nope) if d == 512 else (16, begin + nope + 16)
+        groups = values[:nope].reshape(-1, group)
+        most = numpy.abs(groups).max(1).astype(float)
+        least = numpy.maximum(most, 1e-4) / 448 if d == 512 else numpy.maximum(most / 448, 1e-4)
+        scales = numpy.exp2(numpy.ceil(numpy.log2(least)))
+        stored = pages[at, scale_at:scale_at + scale_bytes]
+        want = (numpy.append(numpy.log2(scales) + 127, 0).astype(numpy.uint8) if d == 512
+                else scales.astype(numpy.float32).view(numpy.uint8))
+        assert numpy.array_equal(stored, want)
+        codes = reference.e4m3_values()[pages[at, begin:begin + nope]].reshape(-1, group)
+        distance = numpy.abs(groups / scales[:, None] - codes)
+        assert (distance <= numpy.abs((groups / scales[:, None])[..., None] - finite).min(-1) + 1e-12).all()
+        rope = pages[at, rope_at:rope_at + 128]
+        assert numpy.array_equal(rope, reference.bf16_bits(values[nope:]).view(numpy.uint8))
+        for first, count in ((begin, nope), (scale_at, scale_bytes), (rope_at, 128)):
+            touched[at, first:first + count] = True
+    assert (pages[~touched] == 0x7f).all()
+    with pytest.raises(ValueError, match="row 12 of a pool of 12"):
+        dsv4_kernels.kv_insert(x, rows + 1, cache)
+    with pytest.raises(ValueError, match="x: want"):
+        dsv4_kernels.kv_insert(x[:, :-1], rows, cache)
+
+
 def test_partials_combine_to_the_full_result():
     call = Decode(n=8, sink=False)
     arguments = dict(q=call.q, k_cache=call.arguments()["k_cache"], scale=0.05, numerics="exact")

@@ -171,6 +171,20 @@ def any_weight(rng, format, n, k):
     return weight, reference.kbit_values(weight.data, weight.scale, weight.codebook, weight.bits, weight.scale2)
 
 
+@pytest.mark.parametrize("n, groups", [(1, 1), (128, 4), (300, 130)])
+def test_scale_tiles(n, groups):
+    """By the axes of the order: 32 rows, 4 times 32 rows, 4 groups."""
+    scales = random_of("tiles").integers(0, 256, (n, groups), numpy.uint8)
+    tiles = dsv4_kernels.tile_scales(scales)
+    padded = numpy.zeros((-(-n // 128) * 128, -(-groups // 4) * 4), numpy.uint8)
+    padded[:n, :groups] = scales
+    want = padded.reshape(-(-n // 128), 4, 32, -(-groups // 4), 4).transpose(0, 3, 2, 1, 4).reshape(tiles.shape)
+    assert numpy.array_equal(tiles, want)
+    assert numpy.array_equal(dsv4_kernels.untile_scales(tiles, n, groups), scales)
+    with pytest.raises(ValueError, match="tiles: want"):
+        dsv4_kernels.untile_scales(tiles, n + 128, groups)
+
+
 @pytest.mark.parametrize("format", ["mxfp4", "nvfp4", "fp8"])
 def test_linear_of_other_formats(format):
     from dsv4_kernels.kbit import _multiply

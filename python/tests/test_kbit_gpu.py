@@ -108,6 +108,14 @@ def test_linear(k, dtype):
             assert close(named, x, values, dtype)
 
 
+@pytest.mark.parametrize("n, groups", [(1, 1), (128, 4), (300, 130)])
+def test_scale_tiles_have_the_bytes_of_the_cpu(n, groups):
+    scales = random_of("gpu tiles").integers(0, 256, (n, groups), numpy.uint8)
+    tiles = dsv4_kernels.tile_scales(gpu(scales))
+    assert equal(tiles, dsv4_kernels.tile_scales(scales))
+    assert equal(dsv4_kernels.untile_scales(tiles, n, groups), scales)
+
+
 @pytest.mark.parametrize("format", ["mxfp4", "nvfp4", "fp8"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_linear_of_other_formats(format, dtype):

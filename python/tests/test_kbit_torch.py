@@ -77,6 +77,20 @@ def test_one_graph_of_products():
 
 
 @torch.no_grad()
+def test_stages_of_xattention():
+    torch.manual_seed(3)
+    q, k = torch.randn(1, 4, 96, 32), torch.randn(1, 2, 128, 32)
+
+    def sums(q, k):
+        scores = dsv4_kernels.flat_group_gemm_fuse_reshape(q, k, 8, 4, 16)
+        return dsv4_kernels.softmax_fuse_block_sum(scores, 4, 4, 4, 16, 16, 0.03)
+
+    assert numpy.allclose(sums(q, k).numpy(), sums(q.numpy(), k.numpy()), 1e-4, 1e-5)
+    low = sums(q.bfloat16(), k.bfloat16())
+    assert low.dtype == torch.bfloat16 and torch.allclose(low.float(), sums(q, k), 0.05, 0.02)
+
+
+@torch.no_grad()
 def test_one_graph_of_attention():
     q, k, v = torch.randn(1, 4, 300, 32), torch.randn(1, 2, 300, 32), torch.randn(1, 2, 300, 32)
 

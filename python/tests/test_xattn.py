@@ -17,6 +17,11 @@ ESTIMATE = [("query_states", REQUIRED), ("key_states", REQUIRED), ("block_size",
 PREFILL = [("query_states", REQUIRED), ("key_states", REQUIRED), ("value_states", REQUIRED), ("stride", REQUIRED),
            ("norm", 1), ("threshold", 0.8), ("block_size", 128), ("use_triton", True), ("causal", True), ("kdb", 1),
            ("chunk_size", None), ("keep_sink", False), ("keep_recent", False)]
+GEMM = [("query_states", REQUIRED), ("key_states", REQUIRED), ("stride", REQUIRED), ("chunk_start", REQUIRED),
+        ("chunk_end", REQUIRED), ("is_causal", True)]
+BLOCK_SUM = [("attn_weights_slice", REQUIRED), ("reshaped_block_size", REQUIRED), ("segment_size", REQUIRED),
+             ("chunk_start", REQUIRED), ("chunk_end", REQUIRED), ("real_q_len", REQUIRED), ("scale", REQUIRED),
+             ("is_causal", True)]
 SPARSE = [("q", REQUIRED), ("k", REQUIRED), ("v", REQUIRED), ("cu_seqlens_q", REQUIRED), ("cu_seqlens_k", REQUIRED),
           ("head_mask_type", REQUIRED), ("streaming_info", REQUIRED), ("base_blockmask", REQUIRED),
           ("max_seqlen_q_", REQUIRED), ("max_seqlen_k_", REQUIRED), ("p_dropout", REQUIRED), ("deterministic", False),
@@ -25,6 +30,8 @@ SPARSE = [("q", REQUIRED), ("k", REQUIRED), ("v", REQUIRED), ("cu_seqlens_q", RE
 
 @pytest.mark.parametrize("function, want", [(dsv4_kernels.xattn_estimate, ESTIMATE),
                                             (dsv4_kernels.Xattention_prefill, PREFILL),
+                                            (dsv4_kernels.flat_group_gemm_fuse_reshape, GEMM),
+                                            (dsv4_kernels.softmax_fuse_block_sum, BLOCK_SUM),
                                             (dsv4_kernels.block_sparse_attn_func, SPARSE)])
 def test_signature_is_the_peers(function, want):
     parameters = inspect.signature(function).parameters.values()
@@ -53,6 +60,41 @@ def test_estimate(n_q, n_kv, stride, causal):
     first_block = (n_kv - n_q) // 128 if causal else 0
     assert numpy.array_equal(mask[0], reference.mask_of(sums[0].astype(float), threshold.astype(float), first_block,
                                                         causal))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_estimate_without_sink(causal):
+    q, k, _ = random_states(numpy.random.default_rng(5), 700, 900)
+    sums, mask = dsv4_kernels.xattn_estimate(q, k, 128, 8, threshold=0.5, causal=causal, no_sink=True)
+    _, with_sink = dsv4_kernels.xattn_estimate(q, k, 128, 8, threshold=0.5, causal=causal)
+    want = reference.mask_of(sums[0].astype(float), [0.5] * 4, (900 - 700) // 128 if causal else 0, causal, sink=False)
+    assert numpy.array_equal(mask[0], want)
+    assert with_sink[..., 0].all() and not mask[..., 0].all()
+
+
+@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float16])
+def test_scores_of_groups(dtype):
+    q, k, _ = (x.astype(dtype) for x in random_states(numpy.random.default_rng(6), 96, 128, sharpness=1.0))
+    scores = dsv4_kernels.flat_group_gemm_fuse_reshape(q, k, 8, 4, 16)
+    assert scores.shape == (1, 4, 12, 16) and scores.dtype == dtype
+    for head, r, c in ((0, 0, 0), (3, 11, 15), (1, 2, 9)):
+        want = sum(q[0, head, r * 8 + 7 - s].astype(float) @ k[0, head // 2, c * 8 + s].astype(float) for s in range(8))
+        assert numpy.isclose(scores[0, head, r, c], want, 2e-3 if dtype == numpy.float16 else 1e-5, 1e-2)
+
+
+# The stages after each other are the definition, and the sums that the fused kernel computes.
+@pytest.mark.parametrize("n_q, n_kv, stride, causal", [(768, 768, 8, True), (256, 1024, 16, True), (256, 512, 4, False)])
+def test_stages_are_the_estimate(n_q, n_kv, stride, causal):
+    q, k, _ = random_states(numpy.random.default_rng([n_q, stride]), n_q, n_kv)
+    start = (n_kv - n_q) // stride if causal else 0
+    scale = numpy.log2(numpy.e) / 32**0.5 / stride / 0.5
+    scores = dsv4_kernels.flat_group_gemm_fuse_reshape(q, k, stride, start, start + n_q // stride, causal)
+    sums = dsv4_kernels.softmax_fuse_block_sum(scores, 128 // stride, 128 // stride, start, 0, n_kv // stride, scale, causal)
+    want = reference.block_sums(rows(q), rows(k), stride, causal=causal, norm=0.5)
+    assert numpy.allclose(sums[0], want, 1e-4, 1e-5)
+    assert numpy.allclose(sums, dsv4_kernels.xattn_estimate(q, k, 128, stride, norm=0.5, causal=causal)[0], 1e-4, 1e-5)
+    fewer = dsv4_kernels.softmax_fuse_block_sum(scores, 128 // stride, 128 // stride, start, 0, start + 5, scale, causal)
+    assert numpy.allclose(fewer[0, :, 0].sum(-1), 5) and (fewer[0, :, 1:] == 0).all()
 
 
 def test_lists_and_masks_are_inverse():
@@ -153,6 +195,9 @@ def test_refusals():
             (ValueError, lambda: estimate(q, k[:, :1, :, :8], 128, 8)),
             (ValueError, lambda: estimate(q[0], k, 128, 8)),
             (ValueError, lambda: estimate(q, k, 128, 8, threshold=numpy.ones(3, numpy.float32))),
+            (ValueError, lambda: dsv4_kernels.flat_group_gemm_fuse_reshape(q[:, :, :63], k, 8, 0, 8)),
+            (ValueError, lambda: dsv4_kernels.flat_group_gemm_fuse_reshape(q, k[..., :8], 8, 0, 8)),
+            (ValueError, lambda: dsv4_kernels.softmax_fuse_block_sum(q, 24, 24, 0, 0, 64, 1.0)),
             (ValueError, lambda: prefill(q, k, v[:, :, :9], 8)),
             (ValueError, lambda: prefill(q, k, v, 8, norm=0)),
             (ValueError, lambda: estimate(q, k, 128, 8, norm=-1)),

@@ -30,16 +30,16 @@ def block_sums(q, k, stride, block=128, causal=True, norm=1.0):
     return sums
 
 
-def mask_of(sums, threshold, first_block=0, causal=True):
-    """The smallest set of largest blocks with the share `threshold` [h] of a row's mass; block 0 and the diagonal are in
-    it. Also the mass between the last block taken and the need, relative to the row: small where a tie decides."""
+def mask_of(sums, threshold, first_block=0, causal=True, sink=True):
+    """The smallest set of largest blocks with the share `threshold` [h] of a row's mass; block 0 (the sink) and the
+    diagonal are in it. Also the mass between the last block taken and the need, relative to the row: small where a tie decides."""
     heads, rows, columns = sums.shape
     mask = numpy.zeros(sums.shape, bool)
     for head in range(heads):
         for row in range(rows):
             visible = min(first_block + row + 1, columns) if causal else columns
             v = sums[head, row, :visible]
-            kept = {0, first_block + row} if causal else {0}
+            kept = ({0} if sink else set()) | ({first_block + row} if causal else set())
             kept = {j for j in kept if j < visible}
             held = sum(v[j] for j in kept)
             for j in sorted(set(range(visible)) - kept, key=lambda j: (-v[j], j)):

@@ -124,6 +124,25 @@ static void test_layouts(void) {
 
 // Three experts with 0, 3 and 1 rows; then a mixture whose down is the transposed identity of scale
 // one, so that sums can be made by hand.
+static void test_scale_tiles(void) {
+  uint8_t rows[130 * 5], tiles[2 * 2 * 512], back[sizeof rows];
+  for (size_t i = 0; i < sizeof rows; ++i) rows[i] = (uint8_t)(i * 7 + 1);
+  dsv4_repack_scales_params p;
+  memset(&p, 0, sizeof p);
+  p.size = sizeof p;
+  p.rows = host(rows, DSV4_U8, 2, 130, 5, 0);
+  p.tiles = host(tiles, DSV4_U8, 3, 2, 2, 512);
+  CHECK(dsv4_repack_scales(&p, NULL) == DSV4_OK);
+  CHECK(tiles[0] == rows[0] && tiles[4] == rows[32 * 5] && tiles[17] == rows[1 * 5 + 1]);
+  CHECK(tiles[512] == rows[4] && tiles[513] == 0 && tiles[1024 + 16] == rows[129 * 5]);
+  p.to_rows = 1;
+  p.rows = host(back, DSV4_U8, 2, 130, 5, 0);
+  CHECK(dsv4_repack_scales(&p, NULL) == DSV4_OK);
+  CHECK(memcmp(rows, back, sizeof rows) == 0);
+  p.tiles = host(tiles, DSV4_U8, 3, 1, 2, 512);
+  says(dsv4_repack_scales(&p, NULL), DSV4_INVALID_ARGUMENT, "tiles: want [2, 2, 512]");
+}
+
 static void test_experts(void) {
   static Weight w;
   static float x[4 * kColumns], out[4 * kRows], dense[4 * kRows];
@@ -194,6 +213,7 @@ static void test_moe(void) {
 int main(void) {
   test_quantize();
   test_layouts();
+  test_scale_tiles();
   test_experts();
   test_moe();
   return finish();

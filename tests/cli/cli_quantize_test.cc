@@ -43,6 +43,25 @@ TEST_F(CliQuantize, DemoGeneratesStoriesAtEveryWidth) {
             dsv4("run demo -n 40 --temp 0 -p Once").out);
 }
 
+// Folders for other engines are models here, too; FP4 of FP4 loses nothing.
+TEST_F(CliQuantize, Fp4FoldersGenerateStories) {
+  const std::string story = " -n 40 --temp 0 -p Once";
+  for (const char* format : {"mxfp4", "nvfp4"}) {
+    const std::string out = path(format);
+    ASSERT_EQ(
+        dsv4(fmt::format("quantize demo --experts {} --dense bf16 -o {}", format, out)).exit_code,
+        0);
+    const auto config = nlohmann::json::parse(read(out + "/config.json"));
+    EXPECT_EQ(config.at("quantization_config").at("format"),
+              fmt::format("{}-pack-quantized", format));
+    const auto text = dsv4("run " + out + story);
+    EXPECT_EQ(text.exit_code, 0) << text.err;
+    EXPECT_GT(text.out.size(), 60u);
+  }
+  ASSERT_EQ(dsv4("quantize demo --experts mxfp4 -o " + path("same")).exit_code, 0);
+  EXPECT_EQ(dsv4("run " + path("same") + story).out, dsv4("run demo" + story).out);
+}
+
 TEST_F(CliQuantize, RecipeAndReport) {
   write("recipe.txt", "# down has more\nexperts.down k4-bnf\nhead k5\nexperts 99 k2\n");
   const auto made = dsv4("quantize demo --json --experts k3 --recipe " + path("recipe.txt") +
@@ -104,6 +123,8 @@ TEST_F(CliQuantize, UsageErrors) {
   expect_error("quantize demo --experts k2-@" + path("none.txt") + to, "none.txt");
   expect_error("quantize demo --recipe " + path("none.txt") + to, "none.txt");
   expect_error("quantize " + path("nowhere") + " --experts k3" + to, "no model folder");
+  expect_error("quantize demo --experts k3 --device tpu" + to, "no device 'tpu'");
+  expect_error("quantize demo --experts k3 --device cpu,cpu" + to, "takes one device");
   write("recipe.txt", "experts k3\nexpert k2\n");
   expect_error("quantize demo --recipe " + path("recipe.txt") + to,
                "recipe.txt:2: \"expert\": want dense, experts");
@@ -113,6 +134,18 @@ TEST_F(CliQuantize, UsageErrors) {
                "--scales search");
   EXPECT_FALSE(fs::exists(path("out")));
   EXPECT_FALSE(fs::exists(partial()));
+}
+
+// On whatever this machine and this build have: the folder is that of the CPU.
+TEST_F(CliQuantize, EveryDeviceWritesTheSameFolder) {
+  const std::string command = "quantize demo --json --experts k3 --dense k4 -o ";
+  ASSERT_EQ(dsv4(command + path("cpu")).exit_code, 0);
+  const auto made = dsv4(command + path("auto") + " --device auto");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const std::string device = nlohmann::json::parse(made.out).at("device");
+  EXPECT_TRUE(device == "cpu" || device.starts_with("cuda")) << device;
+  EXPECT_TRUE(folder_bytes(path("cpu")) == folder_bytes(path("auto")));
+  if (device == "cpu") expect_error(command + path("gpu") + " --device cuda", "--device cuda");
 }
 
 // What `eval imatrix` writes has an entry for every expert that quantize searches; a text of one

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/model/attention_in/heads.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/append_kernel.cuh"
+#include "dsv4/ops/parts/kv_insert/packed_rows.cuh"
 #include "dsv4/ops/parts/norm/norm_case.h"
 #include "dsv4/ops/parts/rope/rope_case.h"
 #include "tests/emulator/attention_in_rows.h"
@@ -105,6 +107,27 @@ TEST(FinishHeadsEmulated, AgreesWithOracle) {
       [&] {
         EXPECT_EQ(test::compare(q, want, {.ulps = 1.01, .rel = 0x1p-7, .cosine = 1e-6}), "");
       });
+}
+
+TEST(AppendEmulated, V32RowsHaveTheBytesOfTheFormat) {
+  const KvLayout small{.nope = 256, .rope = 6, .format = KvRowFormat::kV32};
+  for (const KvLayout& layout : {kV32Layout, small}) {
+    constexpr int kEntries = 3, kRow = 4;
+    Rng rng(static_cast<uint64_t>(layout.nope));
+    std::vector<float> x(static_cast<size_t>(layout.width()));
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<float>(std::exp2(static_cast<double>(i / 32 % 19) - 12) * rng.normal());
+    x[7] = NAN, x[130] = -0.f;
+    std::vector<uint8_t> got(static_cast<size_t>(2 * layout.page_bytes(kEntries)), 0xee);
+    std::vector<uint8_t> want = got;
+    pack_kv_entry(layout, x.data(), want.data() + layout.page_bytes(kEntries), kEntries, 1);
+    PackedPages<KvLayout> pages;
+    pages.data = reinterpret_cast<std::byte*>(got.data());
+    pages.stride = layout.page_bytes(kEntries), pages.layout = layout,
+    pages.page_entries = kEntries;
+    emulator::launch({.grid = 1, .block = 64}, [&] { pack_v32_row(pages, kRow, x.data()); });
+    EXPECT_EQ(got, want);
+  }
 }
 
 }  // namespace

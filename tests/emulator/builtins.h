@@ -63,6 +63,15 @@ inline float __fmul_rn(float a, float b) {
 inline float __fdiv_rn(float a, float b) {
   return a / b;
 }
+inline double __dadd_rn(double a, double b) {
+  return a + b;
+}
+inline double __dsub_rn(double a, double b) {
+  return a - b;
+}
+inline double __dmul_rn(double a, double b) {
+  return a * b;
+}
 inline float __fmaf_rn(float a, float b, float c) {
   return std::fma(a, b, c);
 }

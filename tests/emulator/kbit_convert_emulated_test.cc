@@ -1,17 +1,24 @@
-// The kernels of ops/kbit on the emulator, against the CPU's bits: quantization with and without a
-// search, tiles, images, and the largest magnitude.
+// The kernels of ops/kbit on the emulator, against the CPU's bits: quantization to k-bit and FP4
+// with and without a search, tiles, images, the largest magnitude, and the sums of errors.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "dsv4/formats/pack_kbit_image.h"
+#include "dsv4/ops/kbit/quantize_fp4.cuh"
+#include "dsv4/ops/kbit/quantize_fp4.h"
 #include "dsv4/ops/kbit/quantize_kbit_case.h"
 #include "dsv4/ops/kbit/quantize_kbit_gpu.cuh"
 #include "dsv4/ops/kbit/repack_kbit.cuh"
 #include "dsv4/ops/kbit/repack_kbit.h"
+#include "dsv4/ops/kbit/repack_scales.cuh"
+#include "dsv4/ops/kbit/repack_scales.h"
+#include "dsv4/ops/kbit/row_errors.cuh"
+#include "dsv4/ops/kbit/row_errors_case.h"
 #include "dsv4/ops/kbit/unpack_image.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/harness/weights.h"
@@ -183,6 +190,98 @@ TEST(KbitConvertEmulated, FindsTheLargestMagnitude) {
   EXPECT_EQ(std::bit_cast<float>(bits), 9.5f);
 }
 
+struct Fp4Run {
+  std::vector<uint8_t> pairs, scales;
+  int32_t first_bad = kNone;
+};
+
+Fp4Run run_fp4(const QuantizeFp4Args& args) {
+  namespace kernel = quantize_fp4_kernel;
+  Fp4Run out{std::vector<uint8_t>(static_cast<size_t>(args.pairs.numel()), 0xee),
+             std::vector<uint8_t>(static_cast<size_t>(args.scales.numel()), 0xee)};
+  const bool mx = args.format == WeightFormat::kMxfp4;
+  const kernel::Fp4Quantizer q{
+      .x = args.x.as<float>(),
+      .x_stride = args.x.row_stride(),
+      .rows = args.x.dim(0),
+      .groups = args.scales.dim(1),
+      .group = mx ? 32 : 16,
+      .importance = args.importance.empty() ? nullptr : args.importance.as<float>(),
+      .mx = mx,
+      .searched = args.searched,
+      .scale2 = args.scale2,
+      .pairs = out.pairs.data(),
+      .pair_stride = args.pairs.dim(1),
+      .scales = out.scales.data(),
+      .scale_stride = args.scales.dim(1),
+      .first_bad = &out.first_bad};
+  emulator::launch(
+      {.grid = static_cast<int>(ceil_div(q.rows * q.groups, int64_t{kernel::kThreads})),
+       .block = kernel::kThreads},
+      [&] { kernel::quantize_fp4_kernel(q); });
+  return out;
+}
+
+TEST(KbitConvertEmulated, QuantizesToTheFp4OfTheCpu) {
+  for (const bool mx : {false, true}) {
+    for (const bool searched : {false, true}) {
+      for (const bool importance : {false, true}) {
+        SCOPED_TRACE(fmt::format("MXFP4 {} searched {} importance {}", mx, searched, importance));
+        test::Arena arena;
+        Rng rng(31);
+        const int64_t n = 5, k = 992;
+        const TensorView x = arena.input(DType::kF32, {n, k});
+        fill_blocks(x, rng);
+        const TensorView h = arena.input(DType::kF32, {k});
+        test::fill_uniform(h, rng, 0, 3);
+        QuantizeFp4Args args{.format = mx ? WeightFormat::kMxfp4 : WeightFormat::kNvfp4,
+                             .x = x,
+                             .searched = searched,
+                             .scale2 = mx ? 1.f : nvfp4_tensor_scale(largest_magnitude(x)),
+                             .pairs = arena.output(DType::kU8, {n, k / 2}),
+                             .scales = mx ? arena.output(DType::kE8M0, {n, k / 32})
+                                          : arena.output(DType::kE4M3, {n, k / 16})};
+        if (importance) args.importance = h;
+        quantize_fp4({}, args);
+        Fp4Run got = run_fp4(args);
+        EXPECT_TRUE(std::equal(got.pairs.begin(), got.pairs.end(), args.pairs.as<uint8_t>()));
+        EXPECT_EQ(std::memcmp(got.scales.data(), args.scales.data, got.scales.size()), 0);
+        EXPECT_EQ(got.first_bad, kNone);
+        x.as<float>()[k + 40] = INFINITY, x.as<float>()[3 * k] = NAN;
+        got = run_fp4(args);
+        EXPECT_EQ(got.first_bad, args.scales.dim(1) + 40 / (mx ? 32 : 16));
+      }
+    }
+  }
+}
+
+TEST(KbitConvertEmulated, AddsErrorsToTheBitsOfTheCpu) {
+  using namespace row_errors_kernel;
+  for (const bool importance : {false, true}) {
+    for (const auto& [n, k] : {std::pair{1, 1}, {65, 70}, {130, 33}, {3, 200}}) {
+      SCOPED_TRACE(fmt::format("[{}, {}] importance {}", n, k, importance));
+      test::Arena arena;
+      Rng rng(static_cast<uint64_t>(n + k));
+      const RowErrorsArgs args = test::random_row_errors(arena, rng, n, k, importance);
+      row_errors({}, args);
+      std::vector<double> sums(static_cast<size_t>(n * kErrorSums), -1.);
+      const RowErrors errors{.x = args.x.as<float>(),
+                             .y = args.y.as<float>(),
+                             .x_stride = k,
+                             .y_stride = k,
+                             .importance = importance ? args.importance.as<float>() : nullptr,
+                             .sums = sums.data(),
+                             .sums_stride = kErrorSums,
+                             .rows = n,
+                             .k = k};
+      emulator::launch(
+          {.grid = static_cast<int>(ceil_div(n, kWarps * kWarp)), .block = kWarps * kWarp},
+          [&] { row_errors_kernel::row_errors_kernel(errors); });
+      EXPECT_TRUE(std::equal(sums.begin(), sums.end(), args.sums.as<double>()));
+    }
+  }
+}
+
 template <class T>
 void run_repack(const kbit_packing::RepackSides<T>& sides) {
   const int64_t item = int64_t{2} * sides.width;
@@ -283,6 +382,34 @@ TEST(KbitConvertEmulated, ImagesThereAndBack) {
       check_image<4, ImageScale::kUe8m0>({WeightFormat::kMxfp4}, n, k, true);
       check_image<4, ImageScale::kE4M3>({WeightFormat::kNvfp4}, n, k, true);
     }
+  }
+}
+
+TEST(KbitConvertEmulated, ScaleTilesHaveTheBytesOfTheCpu) {
+  namespace kernel = repack_scales_kernel;
+  for (const auto& [n, groups] : {std::pair{1, 1}, {128, 4}, {300, 7}, {33, 130}}) {
+    test::Arena arena;
+    Rng rng(static_cast<uint64_t>(n));
+    const ScaleTiles tiles{n, groups};
+    const TensorView rows = arena.input(DType::kU8, {n, groups}),
+                     want =
+                         arena.output(DType::kU8, {tiles.tile_rows(), tiles.tile_columns(), 512});
+    for (int64_t i = 0; i < rows.numel(); ++i)
+      rows.as<uint8_t>()[i] = static_cast<uint8_t>(rng.bits());
+    repack_scales({}, {.scales_in = rows, .scales_out = want});
+    std::vector<uint8_t> tiled(static_cast<size_t>(tiles.bytes()), 0xee);
+    std::vector<uint8_t> back(static_cast<size_t>(rows.numel()), 0xee);
+    const auto run = [&](const uint8_t* in, uint8_t* out, bool to_tiled) {
+      const kernel::ScaleSides sides{in, out, groups, tiles, to_tiled};
+      emulator::launch(
+          {.grid = static_cast<int>(ceil_div(tiles.bytes() / 4, int64_t{kernel::kThreads})),
+           .block = kernel::kThreads},
+          [&] { kernel::repack_scales_kernel(sides); });
+    };
+    run(rows.as<uint8_t>(), tiled.data(), true);
+    EXPECT_TRUE(std::equal(tiled.begin(), tiled.end(), want.as<uint8_t>()));
+    run(tiled.data(), back.data(), false);
+    EXPECT_TRUE(std::equal(back.begin(), back.end(), rows.as<uint8_t>()));
   }
 }
 

@@ -24,6 +24,11 @@ def broken_claims(result):
     for name in ladder:
         if not experts[name, "search"]["kld"]["mean"] < experts[name, "reference"]["kld"]["mean"]:
             yield f"searched scales are nearer than reference scales at {name}"
+    dense = {(row["dense"], row["scales"]): row for row in result["rows"] if row["experts"] == "keep"}
+    for name in ("nvfp4", "mxfp4"):
+        searched, plain = (dense.get((name, scales)) for scales in ("search", "reference"))
+        if searched and plain and not searched["kld"]["mean"] < plain["kld"]["mean"]:
+            yield f"searched scales are nearer than plain ones at dense {name}"
     with_imatrix = experts.get(("k2-e4m3", "imatrix"))
     if with_imatrix and not with_imatrix["kld"]["mean"] < experts["k2-e4m3", "search"]["kld"]["mean"]:
         yield "an imatrix is nearer than none at k2-e4m3"
@@ -43,8 +48,9 @@ def line_of(r):
 
 
 def measured_later(result):
-    rows = sorted({(r["scales"], r["measured"]["date"], r["measured"]["commit"]) for r in result["rows"] if "measured" in r})
-    return [line for scales, date, commit in rows for line in (f"Rows with {scales}: {date}, commit {commit}, the same command with `--only {scales}`.", "")]
+    rows = sorted({(r["measured"].get("only", r["scales"]), r["measured"]["date"], r["measured"]["commit"])
+                   for r in result["rows"] if "measured" in r})
+    return [line for only, date, commit in rows for line in (f"Rows with {only}: {date}, commit {commit}, the same command with `--only {only}`.", "")]
 
 
 def section(result):

@@ -251,9 +251,11 @@ void add_peer_shapes() {
   for (const int64_t b : {32, 128}) add_decode("Pro", b, 1, 128, {}, window, {1024, 64});
   add_decode("Pro", 128, 2, 128, {}, window, {1024, 64});
   add_decode("V3.2", 128, 2, 128, kV32Layout, {2048, 64});
+  for (const int64_t b : {1, 32}) add_decode("V3.2", b, 1, 128, kV32Layout, {32768, 64});
   for (const int64_t h : {8, 16, 32}) add_decode("few heads", 32, 1, h, {}, window, {512, 64});
   for (const int64_t b : {1, 32, 128}) add_decode("window", b, 1, 64, {}, window);
   add_prefill(4096, 8192, 128, 576, 2048);
+  add_prefill(1024, 65536, 128, 576, 32768);
   add_prefill(4096, 8192, 64, 512, 512);
 }
 

@@ -125,6 +125,18 @@ TEST(SparseMla, ManyQueriesAndLongLists) {
   check_shape({.t = 40, .h = 64, .window = 128, .compressed = 300, .dtype = DType::kBF16});
 }
 
+// The longest lists of the peers, of either release's entries.
+TEST(SparseMla, ListsOf32768) {
+  check_shape({.t = 1, .h = 2, .window = 5, .compressed = 32768, .dtype = DType::kBF16});
+  check_shape({.t = 1,
+               .h = 3,
+               .window = 32768,
+               .layout = kV32Layout,
+               .dtype = DType::kBF16,
+               .d_v = 512,
+               .lengths = true});
+}
+
 TEST(SparseMla, PlainEntriesOfAnyWidth) {
   for (const int rope : {0, 2, 8}) {
     for (const int nope : {1, 13, 24, 120}) {

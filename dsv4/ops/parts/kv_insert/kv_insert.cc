@@ -38,9 +38,8 @@ void check_insert(const Args& args, int64_t width) {
 
 void check(const KvInsertArgs& args) {
   check_insert(args, args.pool.layout.width());
-  DSV4_CHECK(args.pool.pages.dtype != DType::kBF16 && !args.pool.layout.v32(),
-             "pool: wants V4 rows or plain F32 rows, got {} {} pages", to_string(args.pool.pages),
-             args.pool.layout.v32() ? "V3.2" : "plain");
+  DSV4_CHECK(args.pool.pages.dtype != DType::kBF16,
+             "pool: wants packed rows or plain F32 rows, got {} pages", to_string(args.pool.pages));
 }
 
 void check(const IndexInsertArgs& args) {

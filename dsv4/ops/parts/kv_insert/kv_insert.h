@@ -3,9 +3,10 @@
 // index_insert of NaN or infinity into a packed pool, whose codes are numbers only, throws
 // NotFinite on the CPU; on a device, which cannot throw, the key is then undefined.
 //
-// Writing to a packed pool quantizes (S8 over groups of 64 nope dims; S4 over groups of 32 index
-// dims); this is the only official rounding point. A plain pool stores f32. Attention reads V3.2
-// rows and plain bf16 rows, but this op does not write them and throws.
+// Writing to a packed pool quantizes (V4 rows: S8 over groups of 64 nope dims; V3.2 rows: e4m3 over
+// groups of 128 with f32 scales, formats/kv_layout.h; S4 over groups of 32 index dims); this is the
+// only official rounding point. A plain pool stores f32. Attention reads plain bf16 rows, but this
+// op does not write them and throws.
 
 #pragma once
 

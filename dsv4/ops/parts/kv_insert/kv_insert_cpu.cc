@@ -22,9 +22,10 @@ void check_distinct(const ConstTensorView& rows) {
   DSV4_CHECK(twin == ids.end(), "row {} is written twice", *twin);
 }
 
-// pack_kv_entry() and pack_index_key() of formats/, vectorized.
+// pack_kv_entry() and pack_index_key() of formats/, vectorized but for V3.2 rows.
 void pack_row(const KvPool& pool, uint8_t* page, int64_t entry, const float* x) {
   const KvLayout& layout = pool.layout;
+  if (layout.v32()) return pack_kv_entry(layout, x, page, pool.page_entries, entry);
   uint8_t* codes = page + layout.entry_offset(entry);
   uint8_t* scales = page + layout.scale_offset(pool.page_entries, entry);
   dsv4::cpu::quantize_q8_row(x, layout.nope, layout.group(), codes, scales);

@@ -15,7 +15,13 @@ __global__ void kv_packed_kernel(const T* x, int64_t x_stride, const int32_t* ro
                                  PackedPages<KvLayout> pages) {
   ptx::pdl_start();
   const int row = rows[blockIdx.x];
-  if (row >= 0) pack_kv_columns(pages, row, x + blockIdx.x * x_stride, {0, pages.layout.width()});
+  if (row < 0) return;
+  x += blockIdx.x * x_stride;
+  if (pages.layout.v32()) {
+    pack_v32_row(pages, row, x);
+  } else {
+    pack_kv_columns(pages, row, x, {0, pages.layout.width()});
+  }
 }
 
 template <class T>

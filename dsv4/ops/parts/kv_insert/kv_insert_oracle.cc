@@ -1,5 +1,6 @@
-// S8 and S4 from the formulas of docs/spec/dsv4.md 0.4, by search in the table of representable
-// values; it shares no code with the packers of formats/.
+// S8 and S4 from the formulas of docs/spec/dsv4.md 0.4, and the quantizer of V3.2 rows from
+// docs/spec/attention-kernels.md 1.3, by search in the table of representable values. It shares no
+// code with the packers of formats/.
 
 #include "dsv4/ops/parts/kv_insert/kv_insert_case.h"
 
@@ -30,7 +31,8 @@ struct Format {
   int mantissa_bits, min_exponent;
   double largest, floor;
 };
-constexpr Format kS8{64, 3, -6, 448, 1e-4}, kS4{32, 1, 0, 6, 6 * 0x1p-126};
+constexpr Format kS8{64, 3, -6, 448, 1e-4}, kV32{128, 3, -6, 448, 448 * 1e-4},
+    kS4{32, 1, 0, 6, 6 * 0x1p-126};
 
 void simulate(const Format& format, double* x) {
   double amax = format.floor;
@@ -57,8 +59,9 @@ std::vector<double> kept_rows(const Args& args, const Simulate& simulate_row) {
 
 std::vector<double> kv_insert_oracle(const KvInsertArgs& args) {
   const auto nope = static_cast<size_t>(args.pool.layout.nope);
+  const Format& format = args.pool.layout.v32() ? kV32 : kS8;
   return kept_rows(args, [&](std::vector<double>& row) {
-    for (size_t c = 0; c < nope; c += kS8.group) simulate(kS8, row.data() + c);
+    for (size_t c = 0; c < nope; c += format.group) simulate(format, row.data() + c);
     for (size_t c = nope; c < row.size(); ++c) row[c] = oracle::bf16(row[c]);
   });
 }

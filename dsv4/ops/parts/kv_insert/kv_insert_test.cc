@@ -104,6 +104,22 @@ TEST(KvInsert, AgreesWithOracle) {
   }
 }
 
+TEST(KvInsert, WritesV32Rows) {
+  const KvLayout small{.nope = 128, .rope = 6, .format = KvRowFormat::kV32};
+  for (const KvLayout& layout : {kV32Layout, small}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const int64_t n : {0, 1, 37}) {
+        for (const int entries : {1, 64}) {
+          Arena arena;
+          const KvPool pool = test::kv_pool(arena, layout, ceil_div(90, entries), entries, true);
+          const auto args = make_args<KvInsertArgs>(arena, pool, n, dtype);
+          check_insert(kv_insert.impls, arena, args, kv_insert_oracle(args));
+        }
+      }
+    }
+  }
+}
+
 TEST(IndexInsert, AgreesWithOracle) {
   for (const bool packed : {true, false}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -225,8 +241,8 @@ TEST(Pools, ReportErrors) {
   EXPECT_TRUE(has(message(bad_index), "pool: want [3, 2176] U8, got [3, 4352] U8"));
 }
 
-// The kinds of rows that attention reads and this op does not write.
-TEST(Pools, V32AndBf16RowsAreReadButNotWritten) {
+// Attention reads plain bf16 rows, which this op does not write.
+TEST(Pools, Bf16RowsAreReadButNotWritten) {
   Arena arena;
   const TensorView latent = arena.input(DType::kBF16, {5, 700});  // rows of 576 values with gaps
   for (int64_t i = 0; i < latent.numel(); ++i)
@@ -244,12 +260,10 @@ TEST(Pools, V32AndBf16RowsAreReadButNotWritten) {
   load_row(v32, 4, row.data());
   EXPECT_EQ(row, x);
 
-  for (const KvPool& pool : {bf16, v32}) {
-    const auto args = make_args<KvInsertArgs>(arena, pool, 2, DType::kF32);
-    EXPECT_NE(
-        test::error_of([&] { kv_insert(Context{}, args); }).find("wants V4 rows or plain F32"),
-        std::string::npos);
-  }
+  const auto args = make_args<KvInsertArgs>(arena, bf16, 2, DType::kF32);
+  EXPECT_NE(
+      test::error_of([&] { kv_insert(Context{}, args); }).find("wants packed rows or plain F32"),
+      std::string::npos);
 }
 
 TEST(Pools, RowIdsAreChecked) {

@@ -64,6 +64,35 @@ __device__ void pack_kv_columns(const PackedPages<KvLayout>& pages, int row, con
     tail[c] = f32_to_bf16(to_float(x[layout.nope + c]));
 }
 
+// A V3.2 row. A lane has four of a group's 128 values; scales may be at odd addresses.
+template <class T>
+__device__ void pack_v32_row(const PackedPages<KvLayout>& pages, int row, const T* x) {
+  constexpr int kValues = 4;
+  const KvLayout layout = pages.layout;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, entry = pages.entry(row);
+  auto* page = pages.template page<uint8_t>(row);
+  uint8_t* codes = page + layout.entry_offset(entry);
+  uint8_t* scales = page + layout.scale_offset(pages.page_entries, entry);
+  for (int g = static_cast<int>(threadIdx.x) / kWarp; g < layout.num_scales();
+       g += warps_of_cta()) {
+    const int at = g * layout.group() + lane;
+    float value[kValues], most = 0;
+    for (int i = 0; i < kValues; ++i) {
+      value[i] = to_float(x[at + i * kWarp]);
+      most = fmaxf(most, fabsf(value[i]));
+    }
+    const float ratio = warp_max(most) / 448.f;
+    const uint8_t scale = pow2ceil_ue8m0(ratio < 1e-4f ? 1e-4f : ratio);
+    for (int i = 0; i < kValues; ++i)
+      codes[at + i * kWarp] = f32_to_e4m3(value[i] * inverse_scale(scale));
+    const uint32_t bits = std::bit_cast<uint32_t>(ue8m0_to_f32(scale));
+    if (lane < 4) scales[4 * g + lane] = static_cast<uint8_t>(bits >> (8 * lane));
+  }
+  auto* tail = reinterpret_cast<uint16_t*>(page + layout.rope_offset(entry));
+  for (int c = static_cast<int>(threadIdx.x); c < layout.rope; c += warps_of_cta() * kWarp)
+    tail[c] = f32_to_bf16(to_float(x[layout.nope + c]));
+}
+
 // x: the row.
 template <class T>
 __device__ void pack_index_row(const PackedPages<IndexLayoutFp4>& pages, int row, const T* x,
