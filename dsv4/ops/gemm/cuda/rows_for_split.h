@@ -8,9 +8,9 @@
 //   else                            the rows of the call
 //
 // Where a row must have the same bits in any batch, it must have them in any part of a weight, too:
-// a rank of several has some rows of what one rank has as a whole (docs/several-gpus.md). The
-// constant fills a GPU less than the true number where a weight has few rows.
-// It is between those of a small weight and of a large one.
+// a rank of several has some rows of what one rank has as a whole (docs/spec/several-gpus.md 2.6).
+// The constant fills a GPU less than the true number where a weight has few rows. It is between
+// those of a small weight and of a large one.
 
 #pragma once
 
