@@ -121,38 +121,37 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     begin = Clock::now();
   };
   check_expert_options(options.outside, options.device);
-  std::shared_ptr<Device> device = open_device(options.device);
-  if (!options.synthetic.empty() && device == nullptr)
+  const Devices devices = open_devices(options.device);
+  Device* const first = devices.front().get();
+  if (!options.synthetic.empty() && first == nullptr)
     fail(ErrorCode::kUnsupported, "--synthetic generates its weights on a GPU: add --device cuda");
-  probe_ = make_probe(device.get());
+  probe_ = make_probe(first);
   free_before_ = probe_->free_bytes();
   phase("open_device");
   roofs_ = probe_->measure_roofs();
   phase("measure_roofs");
+  const int world = num_ranks(options.device);
+  if (options.drafter != DrafterKind::kNone && world > 1)
+    fail(ErrorCode::kUnsupported, "the MTP block runs on a whole model only: give one device");
   if (options.synthetic.empty()) {
-    const int world = num_ranks(options.device);
     const std::string folder = find_model(options.model);
-    if (options.drafter != DrafterKind::kNone && world > 1)
-      fail(ErrorCode::kUnsupported, "the MTP block runs on a whole model only: give one device");
     model_.emplace(world > 1 ? Model::load(folder, world) : Model::load(folder, options.drafter));
     codebooks_ = codebooks_of(*model_);
-    place_model(*model_, std::move(device), largest_cache(*model_, options.numerics, caches),
-                context(),
+    place_model(*model_, devices, largest_cache(*model_, options.numerics, caches), context(),
                 expert_memory(options.outside, model_->config(), largest_limits(caches)));
     phase("load_weights");
     return;
   }
   const SyntheticFormats formats = read_formats(options.experts, options.dense, options.recipe);
   model_.emplace(synthetic_model(options.synthetic, formats, options.layers, options.seed,
-                                 parse_routing(options.routing), options.drafter));
+                                 parse_routing(options.routing), options.drafter, world));
   codebooks_ = codebooks_of(*model_);
   phase("list_tensors");
 #if DSV4_CUDA
   const std::optional<ExpertMemory> outside =
       expert_memory(options.outside, model_->config(), largest_limits(caches));
-  make_on_device(*model_, std::move(device), options.seed,
-                 largest_cache(*model_, options.numerics, caches), context(),
-                 outside ? &*outside : nullptr);
+  make_on_devices(*model_, devices, options.seed, largest_cache(*model_, options.numerics, caches),
+                  context(), outside ? &*outside : nullptr);
 #endif
   phase("make_weights");
 }

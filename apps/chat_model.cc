@@ -35,7 +35,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
                                         const ServedModel& text,
                                         std::shared_ptr<ExpertTrace>& trace) {
   check_expert_options(options.experts, options.device);
-  std::shared_ptr<Device> device = open_device(options.device);
+  const Devices devices = open_devices(options.device);
   auto model =
       std::make_shared<Model>(load_with_drafter(options.speculate, folder, options.device));
   check_vocabulary(*text.tokenizer, *model);
@@ -56,11 +56,12 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
   if (!engine.tiers.folder.empty()) engine.model_identity = model_identity(folder);
   engine.cache_tokens =
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
-  engine.max_batch_tokens = std::max<int64_t>(
-      options.max_batch_tokens.value_or(device == nullptr ? 512 : 2048), options.max_batch);
+  engine.max_batch_tokens =
+      std::max<int64_t>(options.max_batch_tokens.value_or(devices.front() == nullptr ? 512 : 2048),
+                        options.max_batch);
   trace = open_trace(options.experts_trace, options.device, model->config());
   engine.expert_trace = trace;
-  place_model(*model, std::move(device), cache_bytes(*model, engine), step_context(engine),
+  place_model(*model, devices, cache_bytes(*model, engine), step_context(engine),
               expert_memory(options.experts, model->config(), cache_limits(engine),
                             engine.tiers.ram_bytes));
   return model_engine(std::move(model), engine);

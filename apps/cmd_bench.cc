@@ -13,8 +13,12 @@
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
 #include "dsv4/chat/sha256.h"
+#include "dsv4/engine/rank_memories.h"
 #include "dsv4/plan/step_cost.h"
 #include "dsv4/plan/synthetic.h"
+#if DSV4_CUDA
+#include "dsv4/device/current_device.h"
+#endif
 
 namespace dsv4::apps {
 namespace {
@@ -143,6 +147,20 @@ CacheLimits limits_of(const PrefillOptions& options, int64_t tokens) {
           .max_batch_tokens = std::min(options.chunk, tokens)};
 }
 
+#if DSV4_CUDA
+// On all ranks the same.
+void fill_all_caches(const Model& model, Executor& executor, uint64_t seed) {
+  if (model.device() == nullptr) return;
+  fill_caches(*model.device(), executor.layers(), seed);
+  const auto* memories = dynamic_cast<const RankMemories*>(&executor.runner().memory());
+  for (const auto& shard : model.others()) {
+    const VisitDevice visit(*shard->device(), *model.device());
+    fill_caches(*shard->device(), caches_of_rank(executor.layers(), *memories, shard->id().rank),
+                seed);
+  }
+}
+#endif
+
 // What steps of so many seconds did with experts in host memory, if some are there.
 void add_outside(const Model& model, const ExpertCounts& before, int64_t steps, double time,
                  Json& row) {
@@ -160,7 +178,7 @@ Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind&
   const CacheLimits limits = limits_of(options, kind, batch, context);
   Executor executor(model, bench.context(), limits);
 #if DSV4_CUDA
-  if (model.device() != nullptr) fill_caches(*model.device(), executor.layers(), options.seed);
+  fill_all_caches(model, executor, options.seed);
 #endif
   Rounds rounds(executor, kind, open_sequences(executor, batch, context),
                 random_tokens(model, batch, options.seed), options.seed);
@@ -206,7 +224,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
   const CacheLimits limits = limits_of(options, {}, batch, context);
   Executor executor(model, bench.context(), limits);
 #if DSV4_CUDA
-  if (model.device() != nullptr) fill_caches(*model.device(), executor.layers(), options.seed);
+  fill_all_caches(model, executor, options.seed);
 #endif
   Decoding decoding(executor, model.config().vocab_size, open_sequences(executor, batch, context),
                     random_tokens(model, batch, options.seed));

@@ -248,7 +248,7 @@ void run(const RunOptions& options) {
   const std::string folder = find_model(options.model);
   const Tokenizer tokenizer = load_tokenizer(folder);
   check_expert_options(options.experts, options.device);
-  std::shared_ptr<Device> device = open_device(options.device);
+  const Devices devices = open_devices(options.device);
   Model model = load_with_drafter(options.speculate, folder, options.device);
   check_vocabulary(tokenizer, model);
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
@@ -257,7 +257,7 @@ void run(const RunOptions& options) {
   add_prompt_cache(options, folder, model, all.size(), how);
   how.expert_trace = open_trace(options.experts_trace, options.device, model.config());
   place_model(
-      model, std::move(device), cache_bytes(model, how), step_context(how),
+      model, devices, cache_bytes(model, how), step_context(how),
       expert_memory(options.experts, model.config(), cache_limits(how), how.tiers.ram_bytes));
   Engine engine(model, how);
   if (!options.prompt_cache.empty() && is_present(options.prompt_cache))

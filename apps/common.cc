@@ -152,21 +152,22 @@ void add_device(CLI::App& command, std::string& device) {
   command
       .add_option_function<std::string>(
           "--gpus", set,
-          "divide the model over ranks: a number of GPUs, all, or a list; cpu,cpu: ranks on the "
-          "CPU, for tests")
+          "divide the model over ranks: a number of GPUs, all, or a list; for tests a GPU several "
+          "times (0,0), or ranks on the CPU (cpu,cpu)")
       ->option_text("N|all|LIST")
       ->excludes(one);
 }
 
-void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes,
-                 const Context& steps, const std::optional<ExpertMemory>& outside) {
-  if (device == nullptr) return;
+void place_model(Model& model, std::span<const std::shared_ptr<Device>> devices,
+                 int64_t cache_bytes, const Context& steps,
+                 const std::optional<ExpertMemory>& outside) {
+  if (devices.front() == nullptr) return;
   Progress progress("loading weights", 0, "B");
   const auto show = [&](int64_t done, int64_t total) {
     progress.set_total(total);
     progress.update(done);
   };
-  move_to_device(model, std::move(device), show, cache_bytes, steps, outside ? &*outside : nullptr);
+  move_to_devices(model, devices, show, cache_bytes, steps, outside ? &*outside : nullptr);
   progress.finish();
 }
 

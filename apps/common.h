@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,13 +52,14 @@ void add_experts_trace(CLI::App& command, std::string& file);
 // Null: no file is wanted. Throws kUnsupported for steps on a device.
 std::shared_ptr<ExpertTrace> open_trace(const std::string& file, const std::string& device,
                                         const ModelConfig& config);
-// --device auto|cpu|cuda[:N], and --gpus N|all|LIST; `device` as open_device() takes it
+// --device auto|cpu|cuda[:N], and --gpus N|all|LIST; `device` as open_devices() takes it
 void add_device(CLI::App& command, std::string& device);
-// Copies the weights to the device, with a progress bar. Throws before copying when they and a
-// cache of `cache_bytes` do not fit in GPU memory. Null: the model stays on the host. outside: as
-// move_to_device()
-void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes,
-                 const Context& steps, const std::optional<ExpertMemory>& outside = {});
+// Copies the weights to the devices of the ranks, with a progress bar. Throws before copying when
+// they and a cache of `cache_bytes` do not fit in GPU memory. Null: the model stays on the host.
+// outside: as move_to_device()
+void place_model(Model& model, std::span<const std::shared_ptr<Device>> devices,
+                 int64_t cache_bytes, const Context& steps,
+                 const std::optional<ExpertMemory>& outside = {});
 
 // A finite number in [low, high]; CLI::Range accepts NaN.
 CLI::Validator number_in(double low, double high);

@@ -31,12 +31,12 @@ Model load_eval_model(const EvalMode& mode, const std::string& name, int64_t con
                       int64_t chunk) {
   const std::string folder = find_model(name);
   check_expert_options(mode.experts, mode.device);
-  std::shared_ptr<Device> device = open_device(mode.device);
+  const Devices devices = open_devices(mode.device);
   Model model = Model::load(folder, num_ranks(mode.device));
   const int64_t tokens = std::min(context, model.config().max_positions),
                 step = std::min(chunk, tokens);
   const CacheLimits limits{.max_tokens = tokens, .max_batch_tokens = step, .max_logits_rows = step};
-  place_model(model, std::move(device), 0, step_context(mode),
+  place_model(model, devices, 0, step_context(mode),
               expert_memory(mode.experts, model.config(), limits));
   return model;
 }

@@ -139,15 +139,14 @@ void eval_needle(const NeedleOptions& options) {
   const NeedleTemplate form = load_template(options, folder, source);
   const Tokenizer tokenizer = load_tokenizer(folder);
   check_expert_options(options.experts, options.device);
-  std::shared_ptr<Device> device = open_device(options.device);
+  const Devices devices = open_devices(options.device);
   Model model = Model::load(folder, num_ranks(options.device));
   check_vocabulary(tokenizer, model);
   check_distances(options, model);
   const std::vector<Question> questions =
       make_questions(options, form, tokenizer, model.config().bos);
   const EngineOptions engine_options = options_for(model, options, questions);
-  place_model(model, std::move(device), cache_bytes(model, engine_options),
-              step_context(engine_options),
+  place_model(model, devices, cache_bytes(model, engine_options), step_context(engine_options),
               expert_memory(options.experts, model.config(), cache_limits(engine_options)));
   const std::map<int64_t, Score> scores = ask(model, tokenizer, engine_options, questions);
 

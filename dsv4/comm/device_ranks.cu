@@ -1,11 +1,13 @@
 #include "dsv4/comm/device_ranks.h"
 
 #include <algorithm>
+#include <set>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/comm/exchange.cuh"
 #include "dsv4/comm/peer_memory.h"
 #include "dsv4/comm/threads.h"
+#include "dsv4/comm/turns.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/tensor/buffer.h"
 
@@ -16,11 +18,12 @@ using exchange::ExchangedTensor;
 using exchange::ExchangeParams;
 using exchange::Fault;
 
-constexpr int64_t kAlign = 16;  // of a tensor in a buffer, and the largest unit
+constexpr int kCtasOfShared = 8;  // of ranks that share a GPU
+constexpr int64_t kAlign = 16;    // of a tensor in a buffer, and the largest unit
 
 template <class Unit>
 __global__ void __launch_bounds__(exchange::kThreads) exchange_kernel(const ExchangeParams p) {
-  exchange::exchange<Unit>(p, static_cast<int>(blockIdx.x), exchange::kCtas);
+  exchange::exchange<Unit>(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 }
 
 // What a rank gives and gets of one tensor.
@@ -83,10 +86,10 @@ ExchangedTensor exchanged(const Part& part, int64_t first_row, int64_t rows, int
   return t;
 }
 
-void launch_exchange(Device& device, const ExchangeParams& params, int64_t unit) {
+void launch_exchange(Device& device, int ctas, const ExchangeParams& params, int64_t unit) {
   const auto run = [&](auto value) {
     launch(device, "exchange", exchange_kernel<decltype(value)>,
-           {.grid = exchange::kCtas, .block = exchange::kThreads}, params);
+           {.grid = ctas, .block = exchange::kThreads}, params);
   };
   switch (unit) {
     case 16:
@@ -108,6 +111,8 @@ void launch_exchange(Device& device, const ExchangeParams& params, int64_t unit)
 struct DeviceRanks::Windows {
   std::vector<Device*> devices;
   int64_t buffer_bytes = 0, limit_ns = 0;
+  int ctas = exchange::kCtas;    // of a rank, in every exchange
+  std::unique_ptr<Turns> turns;  // null: no GPU has two ranks
   std::vector<std::unique_ptr<PeerMemory>> buffers, flags;
   std::vector<Buffer> done;
   // Host memory that all kernels reach.
@@ -152,6 +157,21 @@ class DeviceRanks::Rank final : public Communicator {
     exchange_all({std::move(part)}, ~0u, place);
   }
 
+  void step(const std::function<void()>& enqueue) {
+    if (windows_.turns == nullptr) return enqueue();
+    windows_.turns->begin(id_.rank);
+    in_step_ = true;
+    try {
+      enqueue();
+    } catch (...) {
+      in_step_ = false;
+      windows_.turns->stop();
+      throw;
+    }
+    in_step_ = false;
+    windows_.turns->end(id_.rank);
+  }
+
  private:
   size_t rank() const { return static_cast<size_t>(id_.rank); }
   size_t world() const { return static_cast<size_t>(id_.world); }
@@ -193,8 +213,9 @@ class DeviceRanks::Rank final : public Communicator {
         t.window = window;
         window += align_up(count * part.row_bytes(), kAlign);
       }
-      launch_exchange(device(), params, unit);
+      launch_exchange(device(), windows_.ctas, params, unit);
     }
+    if (in_step_) windows_.turns->pass(id_.rank);
   }
 
   ExchangeParams common(uint32_t receivers, const Place& place) const {
@@ -224,6 +245,7 @@ class DeviceRanks::Rank final : public Communicator {
 
   Windows& windows_;
   ShardId id_;
+  bool in_step_ = false;  // of turns
 };
 
 DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
@@ -242,6 +264,10 @@ DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
   w.faults = reinterpret_cast<Fault*>(w.host.as<uint8_t>() + kAlign);
   std::vector<int> ordinals;
   for (const Device* device : w.devices) ordinals.push_back(device->info().ordinal);
+  if (std::set<int>(ordinals.begin(), ordinals.end()).size() < ordinals.size()) {
+    w.turns = std::make_unique<Turns>(world, limit);
+    w.ctas = kCtasOfShared;
+  }
   for (int r = 0; r < world; ++r) {
     const int ordinal = ordinals[static_cast<size_t>(r)];
     w.buffers.push_back(std::make_unique<PeerMemory>(ordinal, ordinals, 2 * w.buffer_bytes));
@@ -267,7 +293,12 @@ Communicator& DeviceRanks::rank(int r) {
   return *ranks_.at(static_cast<size_t>(r));
 }
 
+void DeviceRanks::step(int r, const std::function<void()>& enqueue) {
+  ranks_.at(static_cast<size_t>(r))->step(enqueue);
+}
+
 void DeviceRanks::abort() {
+  if (windows_->turns != nullptr) windows_->turns->stop();
   *static_cast<volatile int64_t*>(windows_->stop) = 1;
 }
 

@@ -4,12 +4,17 @@
 // be captured as a graph. Ranks whose kernels wait for each other must be enqueued without waiting
 // for one of them in between: by a thread for each rank, or one after the other by one thread.
 //
+// Ranks that share a GPU are for tests. Their threads take turns (turns.h), because kernels that
+// wait keep the GPU from what some calls of the driver wait for, and their exchanges have few CTAs,
+// so that other kernels find room beside those that wait.
+//
 // A rank waits for the others no longer than the limit. Then, or after abort(), no rank waits any
 // more, what the exchanges give has no meaning, and check() throws RanksStopped.
 
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +38,8 @@ class DeviceRanks {
   int world() const;
   // Its tensors are in memory of the rank's device.
   Communicator& rank(int r);
+  // What the thread of a rank enqueues in a step. It may throw RanksStopped.
+  void step(int r, const std::function<void()>& enqueue);
   // Ends all exchanges, from any thread.
   void abort();
   // After a wait for the devices: throws RanksStopped when an exchange ended without its values.

@@ -27,9 +27,10 @@ struct RankTeam::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::shared_ptr<const Task> task;
-  uint64_t tasks = 0;        // handed out
-  std::vector<bool> ended;   // [world]
-  std::exception_ptr first;  // error
+  uint64_t tasks = 0;          // handed out
+  std::vector<bool> ended;     // [world]
+  std::exception_ptr first;    // error
+  bool first_follows = false;  // from that of another rank, which may come later
   bool stop = false, lost = false;
 
   bool all_ended() const {
@@ -39,14 +40,17 @@ struct RankTeam::State {
     return std::ranges::any_of(ended, [](bool e) { return e; });
   }
   void run(const Task& run_task, int rank);
-  void fail(std::exception_ptr error, const std::string& why);
+  void fail(std::exception_ptr error, const std::string& why, bool follows = false);
 };
 
 // The first error is the one that run() throws; the others follow from it.
-void RankTeam::State::fail(std::exception_ptr error, const std::string& why) {
+void RankTeam::State::fail(std::exception_ptr error, const std::string& why, bool follows) {
   {
     const std::lock_guard lock(mutex);
-    if (!first) first = std::move(error);
+    if (!first || (first_follows && !follows)) {
+      first = std::move(error);
+      first_follows = follows;
+    }
   }
   ranks.abort(why);
 }
@@ -59,7 +63,7 @@ void RankTeam::State::run(const Task& run_task, int rank) {
   try {
     run_task(ranks.rank(rank));
   } catch (const RanksStopped& stopped) {
-    fail(std::current_exception(), stopped.what());
+    fail(std::current_exception(), stopped.what(), /*follows=*/true);
   } catch (const NotFinite& error) {  // all ranks find it at once; callers catch its type
     fail(std::current_exception(), error.what());
   } catch (const Error& error) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,19 @@ namespace dsv4 {
 
 struct ExpertMemory;  // expert_memory.h
 
-// "cpu" (null), "cuda" or "cuda:1", or one for each rank of a model, with commas; "auto" is
-// default_device(). Throws kBadInput for other names and kUnsupported when this build, this machine
-// or this GPU cannot do it: ranks run on the CPU alone, "cpu,cpu".
+// "cpu" (null), "cuda" or "cuda:1"; "auto" is default_device(). Throws kBadInput for other names
+// and kUnsupported when this build, this machine or this GPU cannot do it.
 std::shared_ptr<Device> open_device(const std::string& name);
+// One for each rank of a model, of a list with commas: GPUs of one kind, some of them perhaps
+// several times (for tests), or "cpu,cpu" (null once). The first is the calling thread's current
+// device afterwards. Throws as above.
+using Devices = std::vector<std::shared_ptr<Device>>;
+Devices open_devices(const std::string& names);
+// Sets what CUDA has to know before it is used where ranks share a GPU: they wait for each other in
+// kernels. A kernel that the driver loads when it is first used would wait for those, and so would
+// one of a stream that shares its queue with the stream of another rank. Done here for names that
+// repeat a GPU.
+void prepare_shared_gpus();
 // How many names there are.
 int num_ranks(const std::string& device);
 // The names for --gpus: a number of GPUs, "all", or a list of their numbers or of "cpu".
@@ -45,5 +55,10 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
                     int64_t cache_bytes = 0, Context steps = {.numerics = Numerics::kExact},
                     const ExpertMemory* outside = nullptr);
+// Each rank of a model to its device, with what it owns and nothing else. For one rank as above.
+void move_to_devices(Model& model, std::span<const std::shared_ptr<Device>> devices,
+                     const LoadProgress& progress, int64_t cache_bytes = 0,
+                     Context steps = {.numerics = Numerics::kExact},
+                     const ExpertMemory* outside = nullptr);
 
 }  // namespace dsv4

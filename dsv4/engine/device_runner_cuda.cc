@@ -9,6 +9,7 @@
 //   experts   where some are in host memory: steps of prompts stream whole layers
 //             (expert_waves.h), all others fetch what they chose, in kernels of the step
 //   sample    on the device; the only wait of a step is for the sampled ids
+//   ranks     a rank of several: exchanges are kernels of the step (comm/device_ranks.h)
 //   drafts    passes of the drafter, each of which takes the ids that the one before has drawn: one
 //             graph and one wait for all drafts of a round
 
@@ -18,6 +19,7 @@
 #include <optional>
 #include <utility>
 
+#include "dsv4/comm/device_ranks.h"
 #include "dsv4/device/copy_pieces.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"
@@ -65,7 +67,8 @@ class DeviceTransfer final : public Transfer {
 
 class DeviceRunner : public Runner {
  public:
-  DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits);
+  DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits,
+               DeviceRanks* ranks);
   ~DeviceRunner() override;
 
   Memory& memory() override { return device_.memory(); }
@@ -118,6 +121,7 @@ class DeviceRunner : public Runner {
 
   Device& device_;
   const Model& model_;
+  DeviceRanks* const ranks_;  // null: the rank is alone
   Context context_;
   const CapturedSteps captured_steps_;
   Scratch scratch_;
@@ -134,9 +138,11 @@ class DeviceRunner : public Runner {
   std::unique_ptr<StoreWaves> waves_;  // null: all experts are on the device
 };
 
-DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits)
+DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits,
+                           DeviceRanks* ranks)
     : device_(*context.device),
       model_(model),
+      ranks_(ranks),
       context_(context),
       captured_steps_(model.cache_groups(), model.config().index_topk, limits),
       scratch_(device_.memory()),
@@ -147,6 +153,9 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       copy_stream_(device_) {
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);
+  // A step of several ranks allocates nothing: what waits for a GPU would wait for all of them.
+  if (ranks_ != nullptr && device_.workspace().reserved_bytes() == 0)
+    device_.workspace().reserve(workspace_.kernels);
   if (model.expert_store() != nullptr) waves_ = make_store_waves(device_, *model.expert_store());
 }
 
@@ -182,12 +191,18 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
   exact.enters = drafter.streams.rank > 0;
   const std::optional<StepExtents> decode = decode_extents(batch, exact, logits);
   const std::optional<StepExtents> captured = captures() ? decode : std::nullopt;
-  Step step = make_step(context_, model_.config(), model_.cache_groups(), batch,
-                        captured.value_or(exact), step_lists(list_scratch_.taken().data), scratch_);
+  Step step =
+      make_step(context_, model_.config(), model_.cache_groups(), batch, captured.value_or(exact),
+                step_lists(list_scratch_.taken().data), scratch_, model_.id());
   send_step_lists();
   choose_experts(step, decode.has_value());
   const auto enqueue = [&] { model_.forward(step, caches, logits, drafter); };
-  captured ? run_captured(captured_[*captured], logits, enqueue) : enqueue();
+  const auto run = [&] {
+    captured ? run_captured(captured_[*captured], logits, enqueue) : enqueue();
+  };
+  if (ranks_ == nullptr) return run();
+  step.ranks = &ranks_->rank(model_.id().rank);
+  ranks_->step(model_.id().rank, run);
 }
 
 // A decode step chooses on the device, so its graph is the same for all of them; it does so also
@@ -262,8 +277,8 @@ std::unique_ptr<Transfer> DeviceRunner::start_copy(std::span<const CopyPiece> pi
 }  // namespace
 
 std::unique_ptr<Runner> make_device_runner(const Model& model, const Context& context,
-                                           const CacheLimits& limits) {
-  return std::make_unique<DeviceRunner>(model, context, limits);
+                                           const CacheLimits& limits, DeviceRanks* ranks) {
+  return std::make_unique<DeviceRunner>(model, context, limits, ranks);
 }
 
 }  // namespace dsv4

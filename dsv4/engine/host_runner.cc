@@ -30,8 +30,8 @@ void HostRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> 
   const std::vector<CacheGroupSpec>& groups = model_.cache_groups();
   StepExtents extents = step_extents(groups, batch);
   extents.enters = drafter.streams.rank > 0;
-  Step step =
-      make_step(context_, model_.config(), groups, batch, extents, StepLists(scratch_), scratch_);
+  Step step = make_step(context_, model_.config(), groups, batch, extents, StepLists(scratch_),
+                        scratch_, model_.id());
   step.ranks = ranks_;
   model_.forward(step, caches, logits, drafter);
 }

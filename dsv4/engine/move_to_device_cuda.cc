@@ -12,11 +12,12 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/device/device.h"
+#include "dsv4/device/current_device.h"
 #include "dsv4/device/error.h"
 #include "dsv4/device/event.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/expert_places.h"
 #include "dsv4/engine/pack_experts.h"
 #include "dsv4/loader/checkpoint_reader.h"
 
@@ -147,6 +148,7 @@ class Upload {
     ++active_;
     ++running_;
     try {
+      make_current(device_);
       Lane lane(device_, block_, staging(thread), stored_);
       CheckpointReader reader(checkpoint_);
       for (size_t i = next_++; i < jobs_.size() && !stop_; i = next_++) {
@@ -197,6 +199,7 @@ Buffer allocate_weights(Device& device, int64_t bytes, int64_t cache_bytes) {
 
 void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
                     int64_t cache_bytes, Context steps, const ExpertMemory* outside) {
+  make_current(*device);
   steps.device = device.get();
   const std::vector<PackedExperts> packed = model.choose_layouts(steps);
   std::vector<TensorPlace> places = place_tensors(model), copies = places;
@@ -222,6 +225,27 @@ void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProg
   if (stored) stored->set_exponents(model, *device);
   find_expert_exponents(model, *device);
   model.place(std::move(device), std::move(block));
+}
+
+void move_to_devices(Model& model, std::span<const std::shared_ptr<Device>> devices,
+                     const LoadProgress& progress, int64_t cache_bytes, Context steps,
+                     const ExpertMemory* outside) {
+  const size_t world = devices.size();
+  DSV4_CHECK(world == model.others().size() + 1, "{} devices for {} ranks", world,
+             model.others().size() + 1);
+  int64_t loaded = 0;
+  for (size_t rank = 0; rank < world; ++rank) {
+    int64_t own = 0;
+    // Ranks have about equally many bytes.
+    const auto show = [&](int64_t done, int64_t total) {
+      own = total;
+      progress(loaded + done, loaded + total * static_cast<int64_t>(world - rank));
+    };
+    ModelShard& shard = rank == 0 ? model : *model.others()[rank - 1];
+    move_to_device(shard, devices[rank], show, cache_bytes, steps, outside);
+    loaded += own;
+  }
+  make_current(*devices.front());
 }
 
 }  // namespace dsv4

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "dsv4/base/error.h"
@@ -8,7 +10,7 @@
 #include "dsv4/engine/device_memory.h"
 #include "dsv4/engine/device_model.h"
 #if DSV4_CUDA
-#include "dsv4/device/device.h"
+#include "dsv4/device/current_device.h"
 #endif
 
 namespace dsv4 {
@@ -45,25 +47,42 @@ std::vector<std::string> split(const std::string& list) {
   return names;
 }
 
-constexpr int kMaxRanks = 64;
+constexpr int kMaxRanks = 64, kMaxGpuRanks = 8;
 
-[[noreturn]] void refuse_gpus(const std::string& what) {
-  fail(ErrorCode::kUnsupported,
-       "{}: this version runs on one GPU (--device cuda:N); a model over several is computed on "
-       "the CPU alone (--gpus cpu,cpu), and `dsv4 plan --gpus 2xh200` says what would fit",
-       what);
+bool is_gpu(const std::string& name) {
+  return cuda_ordinal(name) >= 0;
 }
 
-// All of them are "cpu".
+// A list of GPUs, or of "cpu".
 void check_ranks(const std::vector<std::string>& names) {
-  if (std::ranges::any_of(names, [](const std::string& name) { return cuda_ordinal(name) >= 0; }))
-    refuse_gpus(fmt::format("a model over {} devices with a GPU", names.size()));
   for (const std::string& name : names) {
-    if (name != "cpu")
+    if (name != "cpu" && !is_gpu(name))
       fail(ErrorCode::kBadInput, "no device '{}' in a list of {}", quotable(name), names.size());
   }
-  if (std::ssize(names) > kMaxRanks)
-    fail(ErrorCode::kBadInput, "{} ranks, want at most {}", names.size(), kMaxRanks);
+  const auto gpus = std::ranges::count_if(names, is_gpu);
+  if (gpus != 0 && gpus != std::ssize(names))
+    fail(ErrorCode::kUnsupported,
+         "a model over {} devices, of which {} are GPUs: want GPUs alone, "
+         "or cpu alone",
+         names.size(), gpus);
+  const int most = gpus > 0 ? kMaxGpuRanks : kMaxRanks;
+  if (std::ssize(names) > most)
+    fail(ErrorCode::kBadInput, "{} ranks, want at most {}", names.size(), most);
+}
+
+}  // namespace
+
+void prepare_shared_gpus() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
+namespace {
+
+void prepare_if_shared(const std::vector<std::string>& names) {
+  std::set<int> gpus;
+  for (const std::string& name : names)
+    if (is_gpu(name) && !gpus.insert(cuda_ordinal(name)).second) return prepare_shared_gpus();
 }
 
 // Says of each GPU whether it is new enough.
@@ -79,6 +98,14 @@ std::vector<bool> usable_gpus() {
   return usable;
 }
 
+// For --gpus all.
+int all_gpus() {
+#if DSV4_CUDA
+  if (const auto count = static_cast<int>(list_devices().size()); count > 0) return count;
+#endif
+  fail(ErrorCode::kUnsupported, "--gpus all: no CUDA GPU here");
+}
+
 }  // namespace
 
 int num_ranks(const std::string& device) {
@@ -91,18 +118,23 @@ std::string devices_of_gpus(const std::string& gpus) {
          "--gpus '{}': want a number of GPUs, all, a list of GPUs such as 0,2, or cpu,cpu",
          quotable(gpus));
   };
-  if (gpus == "all") refuse_gpus("--gpus all");
-  if (const auto number = whole_number(gpus)) {
+  std::vector<std::string> names;
+  if (const auto number = gpus == "all" ? all_gpus() : whole_number(gpus)) {
     if (*number == 0) bad();
-    if (*number > 1) refuse_gpus("--gpus " + gpus);
-    return "cuda:0";
+    if (*number > kMaxGpuRanks)
+      fail(ErrorCode::kUnsupported, "--gpus {}: {} GPUs, at most {} share a model", gpus, *number,
+           kMaxGpuRanks);
+    for (int i = 0; i < *number; ++i) names.push_back(std::to_string(i));
+  } else {
+    names = split(gpus);
   }
   std::string devices;
-  for (const std::string& name : split(gpus)) {
+  for (std::string& name : names) {
     if (name != "cpu" && !whole_number(name)) bad();
-    devices += devices.empty() ? "" : ",";
-    devices += name == "cpu" ? name : "cuda:" + name;
+    if (name != "cpu") name = "cuda:" + name;
+    devices += devices.empty() ? name : "," + name;
   }
+  prepare_if_shared(names);
   return devices;
 }
 
@@ -124,10 +156,6 @@ bool is_cpu(const std::string& device) {
 std::shared_ptr<Device> open_device(const std::string& name) {
   if (name == "auto") return open_device(default_device());
   if (name == "cpu") return nullptr;
-  if (const std::vector<std::string> names = split(name); names.size() > 1) {
-    check_ranks(names);
-    return nullptr;
-  }
   const int ordinal = cuda_ordinal(name);
   if (ordinal < 0)
     fail(ErrorCode::kBadInput, "no device '{}': want auto, cpu, cuda or cuda:N", quotable(name));
@@ -140,6 +168,28 @@ std::shared_ptr<Device> open_device(const std::string& name) {
 #endif
 }
 
+Devices open_devices(const std::string& list) {
+  const std::vector<std::string> names = split(list);
+  if (names.size() == 1) return {open_device(list)};
+  check_ranks(names);
+  if (!is_gpu(names[0])) return {nullptr};
+  prepare_if_shared(names);
+  Devices devices;
+  for (const std::string& name : names) devices.push_back(open_device(name));
+#if DSV4_CUDA
+  const DeviceInfo& first = devices.front()->info();
+  for (const auto& device : devices) {
+    const DeviceInfo& info = device->info();
+    if (info.name != first.name || info.num_sms != first.num_sms)
+      fail(ErrorCode::kUnsupported,
+           "GPUs {} ({}) and {} ({}): ranks agree bit for bit on GPUs of one kind only",
+           first.ordinal, first.name, info.ordinal, info.name);
+  }
+  make_current(*devices.front());
+#endif
+  return devices;
+}
+
 DeviceMemory device_memory([[maybe_unused]] const Device* device) {
 #if DSV4_CUDA
   if (device != nullptr)
@@ -149,6 +199,11 @@ DeviceMemory device_memory([[maybe_unused]] const Device* device) {
 }
 
 #if !DSV4_CUDA
+void move_to_devices(Model& model, std::span<const std::shared_ptr<Device>>, const LoadProgress&,
+                     int64_t, Context, const ExpertMemory*) {
+  fail(ErrorCode::kUnsupported, "{} cannot move: this program was built without CUDA",
+       model.checkpoint().folder());
+}
 void move_to_device(Model& model, std::shared_ptr<Device>, const LoadProgress&, int64_t, Context,
                     const ExpertMemory*) {
   fail(ErrorCode::kUnsupported, "{} cannot move: this program was built without CUDA",

@@ -1,16 +1,13 @@
 #include "dsv4/engine/rank_memories.h"
 
-#include <cstring>
-
 namespace dsv4 {
 
 std::byte* RankMemories::allocate(int64_t bytes) {
   Block block{.bytes = bytes};
   try {
-    for (int rank = 0; rank < world_; ++rank)
-      block.of_rank.push_back(host_memory().allocate(bytes));
+    for (Memory* memory : memories_) block.of_rank.push_back(memory->allocate(bytes));
   } catch (...) {
-    for (std::byte* data : block.of_rank) host_memory().release(data);
+    free(block);
     throw;
   }
   std::byte* const first = block.of_rank.front();
@@ -21,9 +18,13 @@ std::byte* RankMemories::allocate(int64_t bytes) {
 void RankMemories::release(std::byte* data) noexcept {
   const auto block = blocks_.find(data);
   if (block == blocks_.end()) return;
-  if (!kept_())
-    for (std::byte* of_rank : block->second.of_rank) host_memory().release(of_rank);
+  if (!kept_()) free(block->second);
   blocks_.erase(block);
+}
+
+void RankMemories::free(const Block& block) noexcept {
+  for (size_t rank = 0; rank < block.of_rank.size(); ++rank)
+    memories_[rank]->release(block.of_rank[rank]);
 }
 
 std::byte* RankMemories::at(int rank, const std::byte* address) const {
@@ -42,12 +43,34 @@ int64_t RankMemories::bytes() const {
 }
 
 void RankMemories::upload(std::byte* to, const std::byte* from, int64_t bytes) {
-  for (int rank = 0; rank < world_; ++rank)
-    std::memcpy(at(rank, to), from, static_cast<size_t>(bytes));
+  for (int rank = 0; rank < world(); ++rank)
+    memories_[static_cast<size_t>(rank)]->upload(at(rank, to), from, bytes);
 }
 
 void RankMemories::download(std::byte* to, const std::byte* from, int64_t bytes) {
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  memories_.front()->download(to, from, bytes);
+}
+
+namespace {
+
+template <class View>
+void move_view(View& view, const RankMemories& memories, int rank) {
+  if (!view.empty()) view.data = memories.at(rank, view.data);
+}
+
+}  // namespace
+
+std::vector<LayerCache> caches_of_rank(std::span<const LayerCache> caches,
+                                       const RankMemories& memories, int rank) {
+  std::vector<LayerCache> moved(caches.begin(), caches.end());
+  for (LayerCache& layer : moved) {
+    move_view(layer.window.pages, memories, rank);
+    move_view(layer.entries.pages, memories, rank);
+    move_view(layer.keys.pages, memories, rank);
+    move_view(layer.state.slots, memories, rank);
+    move_view(layer.index_state.slots, memories, rank);
+  }
+  return moved;
 }
 
 }  // namespace dsv4

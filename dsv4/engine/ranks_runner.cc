@@ -1,5 +1,6 @@
-// Steps of a model whose ranks are threads of this process (docs/adr/0030): every step runs
-// on all of them, each with its own weights, temporaries and caches; sampling runs on rank 0.
+// Steps of a model whose ranks are threads of this process (docs/adr/0030) and compute in host
+// memory: every step runs on all of them, each with its own weights, temporaries and caches;
+// sampling runs on rank 0.
 //
 // The engine sees one runner. What it copies in the cache is copied on every rank; what it copies
 // out of the cache comes from rank 0, since all ranks have the same.
@@ -17,25 +18,6 @@
 namespace dsv4 {
 namespace {
 
-// The caches of another rank.
-template <class View>
-void move_view(View& view, const RankMemories& memories, int rank) {
-  if (!view.empty()) view.data = memories.at(rank, view.data);
-}
-
-std::vector<LayerCache> caches_of(std::span<const LayerCache> caches, const RankMemories& memories,
-                                  int rank) {
-  std::vector<LayerCache> moved(caches.begin(), caches.end());
-  for (LayerCache& layer : moved) {
-    move_view(layer.window.pages, memories, rank);
-    move_view(layer.entries.pages, memories, rank);
-    move_view(layer.keys.pages, memories, rank);
-    move_view(layer.state.slots, memories, rank);
-    move_view(layer.index_state.slots, memories, rank);
-  }
-  return moved;
-}
-
 // What the thread of a rank uses. Owned by its task too, so that it outlives a runner that gave up
 // the rank.
 struct Ranks {
@@ -51,8 +33,9 @@ class RanksRunner final : public Runner {
               const RankOptions& options)
       : ranks_(std::make_shared<Ranks>()),
         team_(model.id().world, options.limit),
-        caches_(model.id().world, [this] { return team_.lost(); }),
-        logits_(1, [this] { return team_.lost(); }) {
+        caches_(std::vector<Memory*>(static_cast<size_t>(model.id().world), &host_memory()),
+                [this] { return team_.lost(); }),
+        logits_({&host_memory()}, [this] { return team_.lost(); }) {
     ranks_->shards.assign(model.others().begin(), model.others().end());
     ranks_->runners.push_back(std::make_unique<HostRunner>(model, context, limits));
     Context plain = context;
@@ -76,7 +59,7 @@ class RanksRunner final : public Runner {
     const auto plan = std::make_shared<const StepPlan>(steps_++, batch);
     auto of_rank = std::make_shared<std::vector<std::vector<LayerCache>>>();
     for (int rank = 0; rank < team_.world(); ++rank)
-      of_rank->push_back(caches_of(caches, caches_, rank));
+      of_rank->push_back(caches_of_rank(caches, caches_, rank));
     team_.run([ranks = ranks_, plan, of_rank, logits](Communicator& self) {
       const auto rank = static_cast<size_t>(self.id().rank);
       omp_set_num_threads(ranks->threads);
@@ -123,11 +106,10 @@ class RanksRunner final : public Runner {
 
 std::unique_ptr<Runner> make_ranks_runner(const Model& model, const Context& context,
                                           const CacheLimits& limits, const RankOptions& ranks) {
-  if (context.device != nullptr)
-    fail(ErrorCode::kUnsupported,
-         "{} ranks on a CUDA device: steps over several GPUs are not built; use one GPU, or ranks "
-         "on the CPU (--gpus cpu,cpu)",
-         model.id().world);
+#if DSV4_CUDA
+  if (context.device != nullptr) return make_device_ranks_runner(model, context, limits, ranks);
+#endif
+  DSV4_CHECK(context.device == nullptr, "this build runs on the {} only", "host");
   return std::make_unique<RanksRunner>(model, context, limits, ranks);
 }
 

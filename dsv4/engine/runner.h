@@ -18,6 +18,8 @@
 
 namespace dsv4 {
 
+class DeviceRanks;
+
 // Copies that run beside the steps. Ended before it is destroyed.
 class Transfer {
  public:
@@ -88,12 +90,16 @@ struct RankOptions {
   std::function<void(ShardId, int64_t step)> before_step;
 };
 
-// On context.device, or on the host when there is none. Throws kUnsupported for several ranks on a
-// device.
+// On context.device and those of the other ranks, or on the host when there is none.
 std::unique_ptr<Runner> make_runner(const Model& model, const Context& context,
                                     const CacheLimits& limits, const RankOptions& ranks = {});
+// CUDA builds. ranks: of a rank of several, what it exchanges values through; its steps are
+// enqueued in DeviceRanks::step().
 std::unique_ptr<Runner> make_device_runner(const Model& model, const Context& context,
-                                           const CacheLimits& limits);  // CUDA builds
+                                           const CacheLimits& limits, DeviceRanks* ranks = nullptr);
+std::unique_ptr<Runner> make_device_ranks_runner(const Model& model, const Context& context,
+                                                 const CacheLimits& limits,
+                                                 const RankOptions& ranks);
 std::unique_ptr<Runner> make_ranks_runner(const Model& model, const Context& context,
                                           const CacheLimits& limits, const RankOptions& ranks);
 

@@ -50,7 +50,7 @@ StepScratch dry_run(const Model& model, const Context& given, const StepExtents&
   Context context = given;
   context.workspace = &scratch;
   Step step = make_step(context, model.config(), model.cache_groups(), {}, extents,
-                        StepLists(lists), scratch);
+                        StepLists(lists), scratch, model.id());
   Single alone(model.id());
   if (!model.id().whole()) step.ranks = ranks != nullptr ? ranks : &alone;
   const TensorMeta logits =

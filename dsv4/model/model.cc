@@ -31,14 +31,14 @@ ModelShard ModelShard::load(const std::string& folder, int world) {
 
 ModelShard ModelShard::of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world) {
   ModelShard first(spec, {0, world});
-  std::vector<std::shared_ptr<const ModelShard>> others;
+  std::vector<std::shared_ptr<ModelShard>> others;
   for (int rank = 1; rank < world; ++rank)
-    others.push_back(std::make_shared<const ModelShard>(spec, ShardId{rank, world}));
+    others.push_back(std::make_shared<ModelShard>(spec, ShardId{rank, world}));
   first.lead(std::move(others));
   return first;
 }
 
-void ModelShard::lead(std::vector<std::shared_ptr<const ModelShard>> others) {
+void ModelShard::lead(std::vector<std::shared_ptr<ModelShard>> others) {
   for (size_t i = 0; i < others.size(); ++i)
     DSV4_CHECK(others[i]->id() == (ShardId{static_cast<int>(i) + 1, id_.world}),
                "rank {} of {} in place {}", others[i]->id().rank, others[i]->id().world, i + 1);

@@ -45,9 +45,9 @@ class ModelShard {
   const std::shared_ptr<const ModelSpec>& shared_spec() const { return spec_; }
   ShardId id() const { return id_; }
   // Ranks 1, 2, .. of a world whose ranks are all in this process, on rank 0; else empty.
-  std::span<const std::shared_ptr<const ModelShard>> others() const { return others_; }
+  std::span<const std::shared_ptr<ModelShard>> others() const { return others_; }
   // Gives rank 0 these others.
-  void lead(std::vector<std::shared_ptr<const ModelShard>> others);
+  void lead(std::vector<std::shared_ptr<ModelShard>> others);
   const ModelConfig& config() const { return spec_->config(); }
   const std::vector<LayerSpec>& schedule() const { return spec_->schedule(); }
   const std::vector<CacheGroupSpec>& cache_groups() const { return spec_->cache_groups(); }
@@ -70,6 +70,7 @@ class ModelShard {
 
   // The device that holds the tensors that forward() reads; null: the host.
   Device* device() const { return device_.get(); }
+  const std::shared_ptr<Device>& shared_device() const { return device_; }
   // Call after for_each_tensor() has pointed all tensors into `memory`, which the model then owns.
   void place(std::shared_ptr<Device> device, Buffer memory);
 
@@ -107,7 +108,7 @@ class ModelShard {
   ShardId id_;
   ModelWeights weights_;
   RopeTables rope_;
-  std::vector<std::shared_ptr<const ModelShard>> others_;
+  std::vector<std::shared_ptr<ModelShard>> others_;
   std::shared_ptr<ExpertStore> expert_store_;
 };
 

@@ -1,7 +1,5 @@
 #include "dsv4/model/ranks.h"
 
-#include <algorithm>
-
 #include "dsv4/model/weight_table.h"
 #include "dsv4/ops/model/embed/embed.h"
 #include "dsv4/ops/parts/experts/halves.h"
@@ -23,37 +21,6 @@ ColumnEnds ends_of_blocks(const Step& step, int64_t n) {
 void gather(const Step& step, const TensorView& all, const ColumnEnds& ends, const Place& place) {
   const Gathered one[] = {{all, ends}};
   step.ranks->gather(one, place);
-}
-
-// What the ids of a step are to one rank: rows of its part of the table. Ids of others read its
-// first row, which the exchange replaces.
-struct OwnIds {
-  TensorView rows;    // [T] I32
-  TensorView owners;  // [T] I32: ranks
-};
-
-OwnIds own_ids(const Step& step) {
-  const ShardId id = step.ranks->id();
-  OwnIds own{.rows = step.scratch.take(DType::kI32, {step.num_tokens}),
-             .owners = step.scratch.take(DType::kI32, {step.num_tokens})};
-  if (step.scratch.is_counting()) return own;  // ids have no memory
-  const ColumnEnds ends = ends_of_blocks(step, step.config.vocab_size);
-  const int64_t begin = id.rows(step.config.vocab_size, kByBlock.unit).begin;
-  for (int64_t i = 0; i < step.num_tokens; ++i) {
-    const int32_t token = step.ids.as<int32_t>()[i];
-    const auto owner = std::upper_bound(ends.begin(), ends.end(), token) - ends.begin();
-    own.owners.as<int32_t>()[i] = static_cast<int32_t>(owner);
-    own.rows.as<int32_t>()[i] = owner == id.rank ? token - static_cast<int32_t>(begin) : 0;
-  }
-  return own;
-}
-
-// 0, 1, .. T - 1: the rows of a tensor of this step.
-TensorView all_rows(const Step& step) {
-  const TensorView rows = step.scratch.take(DType::kI32, {step.num_tokens});
-  for (int64_t i = 0; i < step.num_tokens && !step.scratch.is_counting(); ++i)
-    rows.as<int32_t>()[i] = static_cast<int32_t>(i);
-  return rows;
 }
 
 // Routing of one step: the experts of every token and their weights.
@@ -83,14 +50,13 @@ Routed route(const Step& step, const MoeWeights& w, const ConstTensorView& x) {
 
 void embed_of_ranks(const Step& step, const ConstTensorView& table, const TensorView& streams) {
   const Scratch::Scope scope(step.scratch);
-  const int64_t t = step.num_tokens, d = step.config.hidden_size;
-  const OwnIds own = own_ids(step);
-  const TensorView rows = step.scratch.take(streams.dtype, {t, d});
+  const TensorView rows = step.scratch.take(step.act, {step.num_tokens, step.config.hidden_size});
+  // Ids of others read a row of this rank, which the exchange replaces.
   if (table.dim(0) > 0)
-    embed(step.context, {.ids = own.rows, .table = table, .out = rows.unsqueeze(1)});
-  step.ranks->gather_rows(rows, own.owners, {"embedding"});
+    embed(step.context, {.ids = step.own.rows, .table = table, .out = rows.unsqueeze(1)});
+  step.ranks->gather_rows(rows, step.own.owners, {"embedding"});
   // An embedding lookup copies a row into every stream.
-  embed(step.context, {.ids = all_rows(step), .table = rows, .out = streams});
+  embed(step.context, {.ids = step.own.in_order, .table = rows, .out = streams});
 }
 
 void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
@@ -127,25 +93,33 @@ void moe_of_ranks(const Step& step, const MoeWeights& weights, const HcBoundaryA
   const TensorView shared_h = step.scratch.take(step.act, {t, shared_inner});
   const ColumnEnds ends = ends_of_blocks(step, inner);
   const ColumnEnds shared_ends = ends_of_blocks(step, shared_inner);
-  experts_hidden(step.context, {.x = boundary.x,
-                                .stack = weights.routed,
-                                .experts = routed.experts,
-                                .weights = routed.weights,
-                                .swiglu_limit = m.swiglu_limit,
-                                .hidden = columns_of(h, id, ends)});
-  experts_hidden(step.context, {.x = boundary.x,
-                                .stack = weights.shared,
-                                .swiglu_limit = m.swiglu_limit,
-                                .hidden = columns_of(shared_h, id, shared_ends)});
+  const TensorView own_h = columns_of(h, id, ends),
+                   own_shared = columns_of(shared_h, id, shared_ends);
+  if (own_h.dim(1) > 0)
+    experts_hidden(step.context, {.x = boundary.x,
+                                  .stack = weights.stack(),
+                                  .experts = routed.experts,
+                                  .weights = routed.weights,
+                                  .swiglu_limit = m.swiglu_limit,
+                                  .hidden = own_h});
+  if (own_shared.dim(1) > 0)
+    experts_hidden(step.context, {.x = boundary.x,
+                                  .stack = weights.shared,
+                                  .swiglu_limit = m.swiglu_limit,
+                                  .hidden = own_shared});
   const Gathered hidden[] = {{h, ends}, {shared_h, shared_ends}};
   step.ranks->gather(hidden, {"gather h", step.layer});
   const ColumnEnds columns = ends_of_blocks(step, m.hidden_size);
   const TensorView own = columns_of(acc, id, columns);
-  experts_output(
-      step.context,
-      {.hidden = h, .stack = weights.routed, .experts = routed.experts, .acc = own, .add = false});
-  // The shared expert processes every token with weight 1.
-  experts_output(step.context, {.hidden = shared_h, .stack = weights.shared, .acc = own});
+  if (own.dim(1) > 0) {
+    experts_output(step.context, {.hidden = h,
+                                  .stack = weights.stack(),
+                                  .experts = routed.experts,
+                                  .acc = own,
+                                  .add = false});
+    // The shared expert processes every token with weight 1.
+    experts_output(step.context, {.hidden = shared_h, .stack = weights.shared, .acc = own});
+  }
   gather(step, acc, columns, {"gather y of experts", step.layer});
 }
 

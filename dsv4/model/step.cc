@@ -5,6 +5,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/model/weight_table.h"
 #include "dsv4/ops/parts/compressor/compressor.h"
 
 namespace dsv4 {
@@ -76,6 +77,7 @@ class ListWriter {
   void tokens();
   void entered();  // lists of the drafter, for tokens that the model computes
   void drafts();   // and for those that guess
+  void own_ids(ShardId id);
   EntryLists window();
   EntryLists entries(size_t group);
 
@@ -187,6 +189,27 @@ void ListWriter::entered() {
   additions();
 }
 
+void ListWriter::own_ids(ShardId id) {
+  const int64_t vocab = step_.config.vocab_size, unit = kByBlock.unit;
+  const ColumnEnds ends = column_ends(id.world, vocab, unit);
+  const int64_t begin = id.rows(vocab, unit).begin;
+  const auto owner = [&](int32_t token) {
+    return std::upper_bound(ends.begin(), ends.end(), token) - ends.begin();
+  };
+  const auto token = [&](int64_t i) { return batch_.ids[static_cast<size_t>(i)]; };
+  const auto total = static_cast<int64_t>(batch_.ids.size());
+  // Tokens of padding are of id 0, as in tokens().
+  step_.own.owners = list(extents_.tokens, total, static_cast<int32_t>(owner(0)),
+                          [&](int64_t i) { return owner(token(i)); });
+  step_.own.rows = list(extents_.tokens, total, 0, [&](int64_t i) {
+    return owner(token(i)) == id.rank ? token(i) - begin : 0;
+  });
+  const TensorView in_order = padded({extents_.tokens}, 0);
+  for (int64_t i = 0; !lists_.counting() && i < extents_.tokens; ++i)
+    in_order.as<int32_t>()[i] = static_cast<int32_t>(i);
+  step_.own.in_order = lists_.read(in_order);
+}
+
 void ListWriter::drafts() {
   step_.drafter.before = token_list(0, [&](const SequenceRun& run, int64_t i) {
     return batch_.before[static_cast<size_t>(run.first + i)];
@@ -272,7 +295,7 @@ StepExtents step_extents(std::span<const CacheGroupSpec> groups, const ForwardBa
 
 Step make_step(const Context& context, const ModelConfig& config,
                std::span<const CacheGroupSpec> groups, const ForwardBatch& batch,
-               const StepExtents& extents, StepLists lists, Scratch& scratch) {
+               const StepExtents& extents, StepLists lists, Scratch& scratch, ShardId id) {
   check_batch(batch, config, groups.size());
   Step step{.context = context,
             .config = config,
@@ -285,6 +308,7 @@ Step make_step(const Context& context, const ModelConfig& config,
   for (size_t g = kWindowGroup + 1; g < groups.size(); ++g)
     step.groups.push_back(writer.entries(g));
   if (extents.enters) writer.entered();
+  if (!id.whole()) writer.own_ids(id);
   return step;
 }
 

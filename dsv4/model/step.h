@@ -60,6 +60,13 @@ struct DrafterLists {
   ConstTensorView identity;   // [T, m, m] f32
 };
 
+// What the ids of a step are to one of several ranks, which owns some rows of the embedding table.
+struct RankLists {
+  ConstTensorView owners;    // [T] I32: the rank that owns the id's row
+  ConstTensorView rows;      // [T] I32: the row in the part of this rank; 0 where another owns it
+  ConstTensorView in_order;  // [T] I32: 0, 1, ..
+};
+
 // The experts of a model that has some of them in host memory, streamed past a step of many tokens
 // instead of fetched by it: which ones are chosen does not matter, nearly all are.
 class ExpertWaves {
@@ -89,6 +96,7 @@ struct Step {
   DrafterLists drafter;            // empty where the step has nothing to do with one
   // How a rank of several exchanges values with the others (ranks.h). Null: it is alone.
   Communicator* ranks = nullptr;
+  RankLists own;       // with ranks
   int64_t layer = -1;  // that is computed at present, for errors of exchanges and for waves
   // Null: the step brings the experts that it chose itself, where the model's are fetched.
   ExpertWaves* waves = nullptr;
@@ -102,10 +110,10 @@ struct Step {
 StepExtents step_extents(std::span<const CacheGroupSpec> groups, const ForwardBatch& batch);
 
 // Lists live as long as the caller's scope on their scratch. `extents` are step_extents() or
-// larger.
+// larger. id: of the rank whose lists they are
 Step make_step(const Context& context, const ModelConfig& config,
                std::span<const CacheGroupSpec> groups, const ForwardBatch& batch,
-               const StepExtents& extents, StepLists lists, Scratch& scratch);
+               const StepExtents& extents, StepLists lists, Scratch& scratch, ShardId id = {});
 
 // A step of the drafter: tokens that guess, one of each sequence, at batch.before of the streams
 // that are given. Its lists are those of the drafter's rows, of the window group alone.

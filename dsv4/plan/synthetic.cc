@@ -206,7 +206,7 @@ SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
 }
 
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
-                      uint64_t seed, double skew, DrafterKind wanted) {
+                      uint64_t seed, double skew, DrafterKind wanted, int world) {
   const ModelConfig config = cut_config(released_config(release), layers);
   const ConvertList list = convert_list(
       stored_tensors(official_tensor_list(config, wanted == DrafterKind::kMtp, formats.experts)),
@@ -217,16 +217,17 @@ Model synthetic_model(const std::string& release, const SyntheticFormats& format
   }
   const std::map<std::string, Codebook> books = codebooks_of(list, formats.recipe);
   Rng rng(seed), drafter(seed + 1);
-  return Model::blank(
-      "synthetic " + release, config, tensors,
-      [&](const std::string& name, const TensorView& view) {
-        if (const auto book = books.find(name); book != books.end()) {
-          std::ranges::copy(book->second.values(), view.as<float>());
-        } else {
-          fill_small(config, name, view, skew, name.starts_with("mtp.") ? drafter : rng);
-        }
-      },
-      wanted);
+  const auto fill = [&](const std::string& name, const TensorView& view) {
+    if (const auto book = books.find(name); book != books.end()) {
+      std::ranges::copy(book->second.values(), view.as<float>());
+    } else {
+      fill_small(config, name, view, skew, name.starts_with("mtp.") ? drafter : rng);
+    }
+  };
+  const std::string what = "synthetic " + release;
+  if (world == 1) return Model::blank(what, config, tensors, fill, wanted);
+  return Model::of_ranks(
+      std::make_shared<const ModelSpec>(config, Checkpoint::blank(what, tensors, fill)), world);
 }
 
 }  // namespace dsv4

@@ -40,15 +40,22 @@ std::optional<WeightFormat> released_format(const std::string& text);
 // kernels differ by codebook, so "k3" measures what `dsv4 quantize --experts k3` writes and
 // "k3-e4m3" another kernel. The first `layers` layers (0: all). Small tensors get their contents
 // here, large ones on the device. wanted: with the block mtp.0, whose weights are as random; it
-// changes no other tensor.
+// changes no other tensor. world: ranks that share it.
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
-                      uint64_t seed, double skew = 0, DrafterKind wanted = DrafterKind::kNone);
+                      uint64_t seed, double skew = 0, DrafterKind wanted = DrafterKind::kNone,
+                      int world = 1);
 
-// Makes the large tensors on the device and places the model there. Throws like move_to_device()
-// where it and a cache of so many bytes do not fit; steps as there. CUDA builds.
+// Makes the large tensors on the device and places the model there: an element depends on the seed,
+// the tensor's name and its place in the tensor, so ranks have parts of what one rank has. Throws
+// like move_to_device() where it and a cache of so many bytes do not fit; steps as there. CUDA
+// builds.
 void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
                     int64_t cache_bytes = 0, Context steps = {.numerics = Numerics::kExact},
                     const ExpertMemory* outside = nullptr);
+// Places each rank of a model on its device so.
+void make_on_devices(Model& model, std::span<const std::shared_ptr<Device>> devices, uint64_t seed,
+                     int64_t cache_bytes = 0, Context steps = {.numerics = Numerics::kExact},
+                     const ExpertMemory* outside = nullptr);
 
 // Fills every row of the caches with what a forward pass could have written: a context of any
 // length for decode benchmarks, without the prefill. CUDA builds.

@@ -1,4 +1,4 @@
-// --gpus: a model divided over ranks on the CPU says what it says on one, and what is not built is
+// --gpus: a model divided over ranks on the CPU says what it says on one, and what cannot run is
 // refused with one line.
 
 #include <nlohmann/json.hpp>
@@ -42,15 +42,18 @@ TEST_F(CliRanks, BenchmarksRun) {
   }
 }
 
-TEST_F(CliRanks, GpusThatAreNotBuiltAreRefused) {
-  expect_refused("2", "--gpus 2: this version runs on one GPU");
-  expect_refused("all", "--gpus all: this version runs on one GPU");
-  expect_refused("0,1", "a model over 2 devices with a GPU: this version runs on one GPU");
-  expect_refused("cpu,0", "a model over 2 devices with a GPU");
+TEST_F(CliRanks, ListsThatCannotRunAreRefused) {
+  expect_refused("cpu,0", "a model over 2 devices, of which 1 are GPUs: want GPUs alone");
+  expect_refused("9", "--gpus 9: 9 GPUs, at most 8 share a model");
   expect_refused("0x2", "--gpus '0x2': want a number of GPUs, all, a list");
   expect_refused("cpu,", "--gpus 'cpu,': want a number of GPUs");
   expect_refused("0", "--gpus '0': want a number of GPUs");
   expect_error("run demo -p a --device cpu,gpu", "no device 'gpu' in a list of 2");
+#if !DSV4_CUDA
+  expect_refused("all", "--gpus all: no CUDA GPU here");
+  for (const char* gpus : {"2", "0,0"})
+    expect_refused(gpus, "--device cuda:0: this program was built without CUDA");
+#endif
 }
 
 TEST_F(CliRanks, PlanShowsEveryRank) {

@@ -10,8 +10,9 @@
 #include "dsv4/base/error.h"
 #include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
 #include "dsv4/ops/kbit/import_mxfp4.h"
+#include "dsv4/ops/parts/experts/cuda/pair_rows.cuh"
 #include "dsv4/ops/parts/experts/experts_case.h"
-#include "dsv4/ops/parts/experts/image_call.h"
+#include "dsv4/ops/parts/experts/halves_call.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "dsv4/ops/parts/experts/sm90_few/kernel.cuh"
 #include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
@@ -204,6 +205,112 @@ TEST(ExpertsFewEmulated, BitsOfWideExpertsDoNotDependOnTheBatch) {
 TEST(ExpertsFewEmulated, WideInstancesHaveTheBitsOfTheOthers) {
   const ImagesCase c({.t = 5, .k = 2, .e = 3, .d = 1312, .inner = 96}, 3, 3);
   EXPECT_TRUE(result_of<Wide<3>>(c, 5, kRuns[1]) == result_of<E4M3<3>>(c, 5, kRuns[1]));
+}
+
+emulator::Kernel list_of(const experts_kernel::HalfCall& call) {
+  return {{.block = gemm::experts::kListThreads, .pdl = true},
+          [choices = call.choices, lists = call.lists] {
+            gemm::experts::list_pairs_kernel(choices, lists);
+          }};
+}
+emulator::Kernel rows_of(const ConstTensorView& from, const TensorView& to, const int32_t* pair_of,
+                         bool from_pairs) {
+  const pair_rows::Move move = pair_rows::make_move<uint16_t>(from, to, pair_of, from_pairs);
+  return {{.grid = static_cast<int>(from.dim(0)),
+           .block = pair_rows::kThreads,
+           .pdl = true,
+           .resident = 2},
+          [move] { pair_rows::move_kernel<uint16_t>(move); }};
+}
+
+emulator::Kernel place_of(const ConstTensorView& from, const experts_kernel::HalfCall& call) {
+  const pair_rows::Move move = pair_rows::make_move<uint16_t>(from, call.hidden, nullptr, false);
+  return {{.grid = static_cast<int>(from.dim(0)),
+           .block = pair_rows::kThreads,
+           .pdl = true,
+           .resident = 2},
+          [move, choices = call.choices, pair_of = call.lists.pair_of] {
+            pair_rows::place_kernel<uint16_t>(move, choices, pair_of);
+          }};
+}
+
+template <class Kernels>
+void run_hidden(const ExpertsHiddenArgs& args, const Run& how) {
+  Scratch scratch;
+  const experts_kernel::HalfCall call =
+      experts_kernel::make_hidden_call(args, how.ctas, Kernels::kReader, scratch);
+  std::vector<emulator::Kernel> kernels{
+      kernel<Kernels, true>(call.product, how),
+      rows_of(call.hidden, args.hidden, call.lists.pair_of, true)};
+  if (call.needs_list()) kernels.insert(kernels.begin(), list_of(call));
+  emulator::launch_stream(kernels, how.seed);
+}
+
+template <class Kernels>
+void run_output(const ExpertsOutputArgs& args, const Run& how) {
+  Scratch scratch;
+  const experts_kernel::HalfCall call =
+      experts_kernel::make_output_call(args, how.ctas, Kernels::kReader, scratch);
+  std::vector<emulator::Kernel> kernels;
+  if (call.needs_list()) {
+    kernels = {list_of(call), rows_of(args.hidden, call.hidden, call.lists.pair_of, false)};
+  } else {
+    kernels = {place_of(args.hidden, call)};
+  }
+  kernels.push_back(kernel<Kernels, false>(call.product, how));
+  emulator::launch_stream(kernels, how.seed);
+  combine({.x = args.acc, .experts = args.experts, .acc = args.acc},
+          {.lists = call.lists, .hidden = {}, .y = call.y, .gate_up = {}, .down = {}});
+}
+
+// The halves, of ranks that have some rows of w1, w3 and w2 each: the bits of the whole.
+template <class Kernels>
+void expect_bits_in_slices(const ImagesShape& s, const test::ImageSource& source,
+                           const std::vector<int64_t>& inner_ends,
+                           const std::vector<int64_t>& ends) {
+  SCOPED_TRACE(text(source.bits, s));
+  ImagesCase c(s, source, source);
+  const std::vector<float> whole = result_of<Kernels>(c, s.t, kRuns[1]);
+  const Buffer hidden(DType::kBF16, {s.t * s.k, s.inner}), acc(DType::kF32, {s.t, s.d});
+  std::vector<ExpertImages> ranks;
+  for (size_t r = 0; r < ends.size(); ++r) {
+    std::vector<ExpertWeights> own;
+    for (const ExpertWeights& e : c.file)
+      own.push_back({e.w1.rows(r == 0 ? 0 : inner_ends[r - 1], inner_ends[r]),
+                     e.w3.rows(r == 0 ? 0 : inner_ends[r - 1], inner_ends[r]),
+                     e.w2.rows(r == 0 ? 0 : ends[r - 1], ends[r])});
+    ranks.push_back(test::pack_images(c.arena, own));
+  }
+  for (size_t r = 0; r < ends.size(); ++r)
+    run_hidden<Kernels>(
+        {.x = c.args.x,
+         .stack = ranks[r],
+         .experts = c.args.experts,
+         .weights = c.args.weights,
+         .swiglu_limit = c.args.swiglu_limit,
+         .hidden = hidden.view().slice(1, r == 0 ? 0 : inner_ends[r - 1], inner_ends[r])},
+        kRuns[r % std::size(kRuns)]);
+  for (size_t r = 0; r < ends.size(); ++r)
+    run_output<Kernels>({.hidden = hidden,
+                         .stack = ranks[r],
+                         .experts = c.args.experts,
+                         .acc = acc.view().slice(1, r == 0 ? 0 : ends[r - 1], ends[r])},
+                        kRuns[(r + 1) % std::size(kRuns)]);
+  EXPECT_TRUE(std::equal(whole.begin(), whole.end(), acc.as<float>()));
+}
+
+TEST(ExpertsFewEmulated, HalvesOfSlicesHaveTheBitsOfTheWhole) {
+  const ImagesShape few{.t = 3, .k = 2, .e = 4, .d = 288, .inner = 96};
+  const ImagesShape many{.t = 9, .k = 4, .e = 4, .d = 544, .inner = 352};  // listed by a kernel
+  expect_bits_in_slices<F16<3>>(few, 3, {64, 96}, {128, 288});
+  expect_bits_in_slices<F16<2>>(many, 2, {128, 352}, {256, 544});
+  expect_bits_in_slices<E4M3<3>>(few, 3, {32, 96}, {160, 288});
+  expect_bits_in_slices<E4M3<4>>(many, 4, {128, 256, 352}, {128, 384, 544});
+  expect_bits_in_slices<Fp4<WeightFormat::kMxfp4>>(few, WeightFormat::kMxfp4, {96}, {288});
+  expect_bits_in_slices<Fp4<WeightFormat::kMxfp4>>(many, WeightFormat::kMxfp4, {128, 352},
+                                                   {384, 544});
+  expect_bits_in_slices<Fp4<WeightFormat::kNvfp4>>(many, WeightFormat::kNvfp4, {256, 352},
+                                                   {128, 544});
 }
 
 // Each expert in memory of its own, which a kernel before wrote: the same bits.

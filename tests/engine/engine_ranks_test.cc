@@ -1,7 +1,7 @@
 // An engine over several ranks answers as one on one rank, to the bit of every log-probability:
 // batches, prompts in chunks, prefixes that come back from the cache, from host memory and from a
 // disk that another number of ranks wrote, speculation. And what becomes of it when a rank throws
-// or stalls.
+// or stalls. engine_ranks_gpu_test runs it with ranks that share a GPU, under --deterministic.
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,14 @@
 #include <map>
 #include <thread>
 
+#include "dsv4/engine/device_model.h"
 #include "dsv4/engine/engine.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/temp_folder.h"
 #include "tests/model/golden_files.h"
+#if DSV4_TESTS_ON_GPU
+#include "tests/harness/gpu.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -35,6 +39,33 @@ struct Answers : TokenSink {
   }
 };
 
+#if DSV4_TESTS_ON_GPU
+// Before CUDA is used.
+const bool kPrepared = (prepare_shared_gpus(), true);
+constexpr bool kDeterministic = true;
+constexpr const char* kPlaceOfStall = "enqueueing";
+// A rank that sleeps has to come back before the program ends, which would wait for its GPU.
+constexpr std::chrono::seconds kStall{6};
+// Making graphs takes a while.
+constexpr std::chrono::milliseconds kLimit{2000};
+#else
+constexpr bool kDeterministic = false;
+constexpr const char* kPlaceOfStall = "embedding";
+constexpr std::chrono::hours kStall{1};  // until the test ends
+constexpr std::chrono::milliseconds kLimit{200};
+#endif
+
+Model load_ranks(int world) {
+  Model model = Model::load("models/demo", world);
+#if DSV4_TESTS_ON_GPU
+  std::string names = "cuda:0";
+  for (int rank = 1; rank < world; ++rank) names += ",cuda:0";
+  move_to_devices(model, open_devices(names), [](int64_t, int64_t) {}, 0,
+                  {.need_batch_invariant = true});
+#endif
+  return model;
+}
+
 std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -53,15 +84,26 @@ void finish(Engine& engine) {
 
 class EngineRanks : public testing::TestWithParam<int> {
  protected:
-  static Model ranks(int world) { return Model::load("models/demo", world); }
-  static int64_t vocab() { return 1536; }
+  void SetUp() override {
+#if DSV4_TESTS_ON_GPU
+    if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+#endif
+  }
+  static Model ranks(int world) {
+    return load_ranks(world);
+  }
+  static int64_t vocab() {
+    return 1536;
+  }
 };
 
 // Six requests share three slots and small steps; a third of the prompts are scored.
 Answers run_batch(const Model& model) {
-  Engine engine(
-      model,
-      {.max_tokens = 300, .max_sequences = 3, .max_batch_tokens = 48, .max_scored_tokens = 8});
+  Engine engine(model, {.deterministic = kDeterministic,
+                        .max_tokens = 300,
+                        .max_sequences = 3,
+                        .max_batch_tokens = 48,
+                        .max_scored_tokens = 8});
   Answers sink;
   for (uint64_t i = 0; i < 6; ++i) {
     GenerateParams params = sampled(5 + static_cast<int64_t>(i * 7 % 20), i);
@@ -86,7 +128,10 @@ struct Conversation {
 };
 
 EngineOptions with_disk(const test::TempFolder& folder) {
-  EngineOptions options{.max_tokens = 900, .max_batch_tokens = 300, .prefix_checkpoints = 1};
+  EngineOptions options{.deterministic = kDeterministic,
+                        .max_tokens = 900,
+                        .max_batch_tokens = 300,
+                        .prefix_checkpoints = 1};
   options.checkpoint_interval = 128;
   options.model_identity = "demo";
   options.tiers.ram_bytes = 64 << 20;
@@ -152,7 +197,8 @@ struct Drafted {
 };
 Drafted predicted(const Model& model, std::vector<int32_t> prediction) {
   const bool speculate = !prediction.empty();
-  Engine engine(model, {.max_tokens = 200,
+  Engine engine(model, {.deterministic = kDeterministic,
+                        .max_tokens = 200,
                         .speculate = speculate ? Speculate::kLookup : Speculate::kOff,
                         .draft_tokens = speculate ? 3 : 0});
   for (size_t i = 7; i < prediction.size(); i += 13) prediction[i] = 5;
@@ -190,8 +236,8 @@ struct Failure {
 
 Failure run_with_fault(int world, std::chrono::milliseconds limit,
                        const std::function<void(ShardId, int64_t)>& fault) {
-  const Model model = Model::load("models/demo", world);
-  EngineOptions options{.max_tokens = 200};
+  const Model model = load_ranks(world);
+  EngineOptions options{.deterministic = kDeterministic, .max_tokens = 200};
   options.ranks = {.limit = limit, .before_step = fault};
   Engine engine(model, options);
   Answers sink;
@@ -213,6 +259,9 @@ Failure run_with_fault(int world, std::chrono::milliseconds limit,
 }
 
 TEST(EngineRanksFault, ARankThatThrows) {
+#if DSV4_TESTS_ON_GPU
+  if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+#endif
   const Failure failure = run_with_fault(3, std::chrono::seconds(20), [](ShardId id, int64_t step) {
     if (id.rank == 1 && step == 5) fail(ErrorCode::kResource, "no memory left");
   });
@@ -222,14 +271,16 @@ TEST(EngineRanksFault, ARankThatThrows) {
 }
 
 TEST(EngineRanksFault, ARankThatStalls) {
+#if DSV4_TESTS_ON_GPU
+  if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+#endif
   for (const int rank : {0, 2}) {
-    const Failure failure =
-        run_with_fault(3, std::chrono::milliseconds(200), [rank](ShardId id, int64_t step) {
-          if (id.rank == rank && step == 5)
-            std::this_thread::sleep_for(std::chrono::hours(1));  // until the test ends
-        });
-    EXPECT_EQ(failure.text, fmt::format("no answer from rank {} for 0.2 s (embedding)", rank));
-    EXPECT_LT(failure.seconds, 1);
+    const Failure failure = run_with_fault(3, kLimit, [rank](ShardId id, int64_t step) {
+      if (id.rank == rank && step == 5) std::this_thread::sleep_for(kStall);
+    });
+    EXPECT_EQ(failure.text, fmt::format("no answer from rank {} for {} s ({})", rank,
+                                        static_cast<double>(kLimit.count()) / 1000, kPlaceOfStall));
+    EXPECT_LT(failure.seconds, 1 + static_cast<double>(kLimit.count()) / 1000);
     EXPECT_NE(failure.later.find("start a new engine"), std::string::npos);
   }
 }

@@ -231,7 +231,7 @@ std::vector<ConstTensorView> tensors_of(ModelShard& shard) {
 
 TEST(RanksLoad, ARankReadsItsOwnBytesAlone) {
   for (const int world : {2, 3}) {
-    std::vector<std::shared_ptr<const ModelShard>> shards;
+    std::vector<std::shared_ptr<ModelShard>> shards;
     for (int rank = 0; rank < world; ++rank) {
       const auto spec = ModelSpec::load("models/demo");  // a mapping of its own
       ModelShard first(spec, {rank, world});
@@ -243,7 +243,7 @@ TEST(RanksLoad, ARankReadsItsOwnBytesAlone) {
       // The others keep a page at most at each edge of their rows.
       EXPECT_GT(others.taken(), (all - bytes) * 4 / 5) << rank << " of " << world;
       EXPECT_LT(bytes, all * 7 / 10);
-      shards.push_back(std::make_shared<const ModelShard>(spec, ShardId{rank, world}));
+      shards.push_back(std::make_shared<ModelShard>(spec, ShardId{rank, world}));
     }
     // And steps read no more than loading does.
     const Model one = Model::load("models/demo");

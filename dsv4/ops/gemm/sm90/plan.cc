@@ -20,6 +20,11 @@ int slabs_of(const Shape& shape) {
   return static_cast<int>(ceil_div(shape.k, int64_t{slab_columns(shape.format)}));
 }
 
+// See Shape::by_columns.
+int rank_bits_of_columns(int64_t k) {
+  return k <= 1024 ? 0 : k <= 4096 ? 2 : 3;
+}
+
 // `tiles` may count those of another format, too. A run of tiles that a cluster has as a whole
 // counts as one in a pair of formats.
 int rank_bits_of(const Shape& shape, int64_t tiles) {
@@ -29,6 +34,7 @@ int rank_bits_of(const Shape& shape, int64_t tiles) {
             x_bytes = kbit ? slab_columns(shape.format) * (converts_to_f16(shape.format) ? 2 : 1)
                            : x_boxes(shape.format) * kSlabBytes;
   int bits = 0;
+  if (shape.by_columns) return rank_bits_of_columns(shape.k);
   if (slabs <= (kbit ? kWholeKbitSlabs : kWholeSlabs) && tiles >= kManyTiles) return bits;
   while (2 << bits <= kMaxRanks && 2 << bits <= slabs &&
          (tiles << (bits + 1) <= shape.ctas_per_sm * kSms ||

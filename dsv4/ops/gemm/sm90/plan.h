@@ -3,7 +3,8 @@
 // Tiles of 64 rows go to clusters in runs of equal length; the slabs of a tile (128 bytes of every
 // row; of bit planes 256 columns) to the ranks of the cluster. The number of ranks decides the
 // order of additions, so it depends on the shape alone, never on the number of tokens; the number
-// of clusters may.
+// of clusters may. Where a row must also have the same bits in any part of a weight, it depends on
+// the columns alone (Shape::by_columns).
 
 #pragma once
 
@@ -107,6 +108,9 @@ struct Shape {
   int64_t tiles_of_cluster = 1;    // a cluster has a multiple of this many
   int ctas_per_sm = 2;             // at most; three fit, if they need at most 75 KB each
   int prologue_bytes = 0;          // a multiple of 8
+  // The ranks follow from k, neither from the rows nor from the format: whole rows of up to 1,024
+  // columns, 4 shares up to 4,096, otherwise 8. For Context::need_batch_invariant.
+  bool by_columns = false;
 };
 
 // Tokens of a CTA: 8, 16 or 32; 2 or 8 of bit planes.

@@ -55,7 +55,7 @@ const char* reject(const Context& context, const Product& p) {
   if (const char* why = reject_activations(p.weight, p.in)) return why;
   if (p.groups > 1 && p.weight.k % kScaleColumns != 0)
     return "columns of a group must be a multiple of 128";
-  return reject(shape_of(p.weight, p.in, p.groups));
+  return reject(shape_of(p.weight, p.in, p.groups, context.need_batch_invariant));
 }
 
 const char* reject_kbit(const Context& context, const Product& p) {
@@ -64,14 +64,14 @@ const char* reject_kbit(const Context& context, const Product& p) {
   if (p.in.x.dtype != DType::kBF16 && (p.in.quantize || p.in.x.dtype != DType::kE4M3))
     return "f32 activations";
   if (!rows_on(p.in.x, kMapAlign)) return "rows of x are not 16-byte aligned";
-  return reject(shape_of(p.weight, p.in, p.groups));
+  return reject(shape_of(p.weight, p.in, p.groups, context.need_batch_invariant));
 }
 
 void run(const Context& context, const Product& p) {
   Device& device = *context.device;
   const int64_t t = p.in.x.dim(0);
   if (t == 0 || device.is_dry_run()) return;
-  const Shape shape = shape_of(p.weight, p.in, p.groups);
+  const Shape shape = shape_of(p.weight, p.in, p.groups, context.need_batch_invariant);
   const Split split = make_split(shape, device.info().num_sms);
   const int tokens = tile_tokens(shape.format, t);
   const Params<1> params = make_params(p, split, tokens, make_tma_map);
@@ -90,7 +90,8 @@ const char* reject_two_formats(const Context& context, const ConstTensorView& x,
   const auto bf16 = static_cast<int64_t>(targets.size()) - first;
   if (first < 1 || first > kQ8Targets || bf16 > kBf16Targets)
     return "too many weights, or none that takes quantized x";
-  const TwoFormats pair(targets, x.dim(0), x.dim(1), context.device->info().num_sms);
+  const TwoFormats pair(targets, x.dim(0), x.dim(1), context.device->info().num_sms, 0,
+                        context.need_batch_invariant);
   const char* why = reject(pair.q8);
   return why != nullptr ? why : reject(pair.bf16);
 }
@@ -128,7 +129,8 @@ void run(const Context& context, const ConstTensorView& x, const Activations& qu
          std::span<const Target> targets) {
   Device& device = *context.device;
   if (x.dim(0) == 0 || device.is_dry_run()) return;
-  const TwoFormats pair(targets, x.dim(0), x.dim(1), device.info().num_sms);
+  const TwoFormats pair(targets, x.dim(0), x.dim(1), device.info().num_sms, 0,
+                        context.need_batch_invariant);
   const TwoFormatParams params = make_two_format_params(pair, targets, x, quantized, make_tma_map);
   with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
     launch(device, "few_gemm_pair", store_two_formats_kernel<decltype(config)>(),

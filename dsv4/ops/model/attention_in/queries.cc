@@ -15,6 +15,7 @@ namespace {
 void queries(const Context& context, const AttentionInArgs& args, Projection& c) {
   const TensorView& q = args.q;
   const int64_t t = q.dim(0), h = q.dim(1), d = q.dim(2);
+  if (h == 0) return;  // of a rank of several
   c.into(args.weights.wq_b, q.reshape({t, h * d}));
 #if DSV4_CUDA
   if (context.device != nullptr && finish_heads_cuda_reject(context, args) == nullptr)

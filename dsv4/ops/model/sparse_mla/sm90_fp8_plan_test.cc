@@ -73,15 +73,13 @@ TEST(Sm90Fp8Plan, ChoosesTheMeasuredBest) {
 TEST(Sm90Fp8Plan, FewHeadsGetSmallCtas) {
   EXPECT_EQ(plan_call(32, 8, 640, kNumSms).heads, 8);
   EXPECT_LE(plan_call(32, 16, 640, kNumSms).heads, 16);
-  EXPECT_EQ(plan_invariant(5, 640).heads, 8);
-  EXPECT_EQ(plan_invariant(20, 640).heads, 32);
-  EXPECT_EQ(plan_invariant(128, 640).heads, 64);
 }
 
 // Splits start at the same positions for every length of the list.
 TEST(Sm90Fp8Plan, InvariantSplitsHaveFixedPositions) {
   for (const int topk : {1, 640, 2048, 2049, 16384}) {
-    const Plan plan = plan_invariant(64, topk);
+    const Plan plan = plan_invariant(topk);
+    EXPECT_EQ(plan.heads, 64);
     EXPECT_EQ(plan.split_keys, kInvariantSplitKeys);
     EXPECT_GE(plan.num_splits, ceil_div(topk, kInvariantSplitKeys));
     EXPECT_TRUE(splits_fit(plan.heads, plan.num_splits));

@@ -6,21 +6,47 @@
 #include "dsv4/base/error.h"
 
 namespace dsv4::experts_hidden_kernel {
+// Kernel images under kOfficial: gate and up of the implementations of experts.h of these names.
+DSV4_IMPL(ExpertsHiddenArgs, sm90_few_e4m3)
+DSV4_IMPL(ExpertsHiddenArgs, sm90_few)
+DSV4_IMPL(ExpertsHiddenArgs, sm90_wide)
+// Routed experts as stored in files, in f32 arithmetic.
+DSV4_IMPL(ExpertsHiddenArgs, cuda)
 DSV4_IMPL(ExpertsHiddenArgs, cpu)
+// A shared expert: products of linear.h.
+DSV4_IMPL(ExpertsHiddenArgs, parts)
 namespace cpu {
 HostBytes host_bytes(const ExpertsHiddenArgs& args);
 }
 constexpr Impl<ExpertsHiddenArgs> kTable[] = {
+#if DSV4_CUDA
+    {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
+    {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
+    {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
+    {"parts", Arch::kCuda, true, parts::reject, parts::run, 0x1p-12},
+#endif
     {"cpu", Arch::kCpu, true, cpu::reject, cpu::run, 0, cpu::host_bytes},
 };
 }  // namespace dsv4::experts_hidden_kernel
 
 namespace dsv4::experts_output_kernel {
+// As above.
+DSV4_IMPL(ExpertsOutputArgs, sm90_few_e4m3)
+DSV4_IMPL(ExpertsOutputArgs, sm90_few)
+DSV4_IMPL(ExpertsOutputArgs, cuda)
 DSV4_IMPL(ExpertsOutputArgs, cpu)
+DSV4_IMPL(ExpertsOutputArgs, parts)
 namespace cpu {
 HostBytes host_bytes(const ExpertsOutputArgs& args);
 }
 constexpr Impl<ExpertsOutputArgs> kTable[] = {
+#if DSV4_CUDA
+    {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
+    {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
+    {"parts", Arch::kCuda, true, parts::reject, parts::run, 0x1p-12},
+#endif
     {"cpu", Arch::kCpu, true, cpu::reject, cpu::run, 0, cpu::host_bytes},
 };
 }  // namespace dsv4::experts_output_kernel
@@ -43,6 +69,14 @@ void check_shape(const char* what, const WeightView& w, int64_t n, int64_t k) {
   DSV4_CHECK(w.n == n && w.k == k, "{}: want [{}, {}], got [{}, {}]", what, n, k, w.n, w.k);
 }
 
+void check_image(const char* what, const KbitImage& image, const ConstTensorView& bytes, int64_t n,
+                 int64_t k) {
+  DSV4_CHECK(image.n == n && image.k == k, "{}: want an image of [{}, {}], got [{}, {}]", what, n,
+             k, image.n, image.k);
+  Dim e("e");
+  expect(what, bytes, {DType::kU8}, {e, image.bytes()});
+}
+
 void check_hidden(const ExpertsHiddenArgs& args) {
   Dim t("t"), d("d"), k("k");
   expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
@@ -55,6 +89,9 @@ void check_hidden(const ExpertsHiddenArgs& args) {
   const int64_t inner = args.stack.empty() ? args.hidden.dim(1) : args.stack.inner();
   expect("hidden", args.hidden, {DType::kF32, DType::kBF16}, {*t * slots_of(args.experts), inner});
   DSV4_CHECK(args.swiglu_limit >= 0, "swiglu_limit is {}", args.swiglu_limit);
+  if (args.stack.is_image())
+    check_image("gate_up", args.stack.images().gate_up, args.stack.images().gate_up_bytes,
+                2 * inner, *d);
   for (const ExpertWeights& expert : args.stack.file()) {
     check_shape("w1", expert.w1, inner, *d);
     check_shape("w3", expert.w3, inner, *d);
@@ -67,7 +104,27 @@ void check_output(const ExpertsOutputArgs& args) {
   check_only(args.stack, args.experts);
   if (!args.experts.empty()) expect("experts", args.experts, {DType::kI32}, {t, k});
   expect("hidden", args.hidden, {DType::kF32, DType::kBF16}, {*t * slots_of(args.experts), inner});
+  if (args.stack.is_image())
+    check_image("down", args.stack.images().down, args.stack.images().down_bytes, *n, *inner);
   for (const ExpertWeights& expert : args.stack.file()) check_shape("w2", expert.w2, *n, *inner);
+}
+
+// What a half reads of an expert.
+struct First {
+  int64_t operator()(const ExpertWeights& expert) const {
+    return expert.w1.bytes() + expert.w3.bytes();
+  }
+  int64_t operator()(const ExpertImages& images) const { return images.gate_up.bytes(); }
+};
+struct Second {
+  int64_t operator()(const ExpertWeights& expert) const { return expert.w2.bytes(); }
+  int64_t operator()(const ExpertImages& images) const { return images.down.bytes(); }
+};
+
+template <class Of>
+double bytes_of(const ExpertStack& stack, int64_t e, const Of& of) {
+  return static_cast<double>(stack.is_image() ? of(stack.images())
+                                              : of(stack.file()[static_cast<size_t>(e)]));
 }
 
 // Bytes of the weights that `of` picks, of the experts that the tokens chose; all without ids.
@@ -79,7 +136,7 @@ double chosen_bytes(const ExpertStack& stack, const ConstTensorView& experts, co
       chosen[static_cast<size_t>(experts.row<int32_t>(t)[j])] = true;
   double bytes = 0;
   for (size_t e = 0; e < chosen.size(); ++e)
-    if (chosen[e]) bytes += static_cast<double>(of(stack.file()[e]));
+    if (chosen[e]) bytes += bytes_of(stack, static_cast<int64_t>(e), of);
   return bytes;
 }
 
@@ -88,18 +145,11 @@ template <class Of>
 double expected_bytes(const ExpertStack& stack, const ConstTensorView& experts, int64_t t,
                       const Of& of) {
   double all = 0;
-  for (const ExpertWeights& expert : stack.file()) all += static_cast<double>(of(expert));
+  for (int64_t e = 0; e < stack.size(); ++e) all += bytes_of(stack, e, of);
   const auto chosen = static_cast<double>(slots_of(experts));
   const double missed =
       std::pow(1 - chosen / static_cast<double>(stack.size()), static_cast<double>(t));
   return (1 - missed) * all;
-}
-
-int64_t first_bytes(const ExpertWeights& expert) {
-  return expert.w1.bytes() + expert.w3.bytes();
-}
-int64_t second_bytes(const ExpertWeights& expert) {
-  return expert.w2.bytes();
 }
 
 Cost cost_with(const ExpertsHiddenArgs& args, double weights) {
@@ -116,21 +166,21 @@ Cost cost_with(const ExpertsOutputArgs& args, double weights) {
 }
 
 Cost cost_hidden(const ExpertsHiddenArgs& args) {
-  return cost_with(args, chosen_bytes(args.stack, args.experts, first_bytes));
+  return cost_with(args, chosen_bytes(args.stack, args.experts, First{}));
 }
 
 Cost cost_output(const ExpertsOutputArgs& args) {
-  return cost_with(args, chosen_bytes(args.stack, args.experts, second_bytes));
+  return cost_with(args, chosen_bytes(args.stack, args.experts, Second{}));
 }
 
 }  // namespace
 
 Cost expected_cost(const ExpertsHiddenArgs& args) {
-  return cost_with(args, expected_bytes(args.stack, args.experts, args.x.dim(0), first_bytes));
+  return cost_with(args, expected_bytes(args.stack, args.experts, args.x.dim(0), First{}));
 }
 
 Cost expected_cost(const ExpertsOutputArgs& args) {
-  return cost_with(args, expected_bytes(args.stack, args.experts, args.acc.dim(0), second_bytes));
+  return cost_with(args, expected_bytes(args.stack, args.experts, args.acc.dim(0), Second{}));
 }
 
 constinit const Op<ExpertsHiddenArgs> experts_hidden{

@@ -5,8 +5,10 @@
 //   experts_output   acc[t] += w2 h, experts in ascending order of their ids
 //
 // Formulas and rounding points are those of experts.h: the halves, one after the other, give its
-// bits, whatever rows of w1, w3 and w2 a call has. h is not quantized when it is exchanged; the
-// second half passes it through Q8 where mode and format want that.
+// bits, whatever rows of w1, w3 and w2 a call has (on a device where Context::need_batch_invariant
+// is set). The first half reads the gate_up of kernel images, the second their down. h is not
+// quantized when it is exchanged; the second half passes it through Q8 where mode and format want
+// that.
 
 #pragma once
 

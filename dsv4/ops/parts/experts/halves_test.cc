@@ -114,6 +114,74 @@ TEST(ExpertsHalves, AgreeWithOracle) {
   }
 }
 
+// Kernel images, which only devices read. The oracle reads the file that they were made of.
+void check_images(test::ImagesCase& c, const std::string& name) {
+  const Context context;
+  const int64_t t = c.args.x.dim(0), k = slots(c.args);
+  ExpertsHiddenArgs first = test::first_half(c.arena, context, c.file_args);
+  const std::vector<double> want_hidden = experts_hidden_oracle(context, first);
+  first.stack = c.args.stack;
+  const test::Tolerance tolerance{.rel = 0.02, .cosine = 5e-6};
+  test::OpCase<ExpertsHiddenArgs> hidden{
+      .name = "hidden " + name,
+      .args = first,
+      .outputs = {{"hidden", first.hidden, want_hidden, tolerance}},
+      .one_token =
+          [k](const ExpertsHiddenArgs& a, int64_t i) {
+            ExpertsHiddenArgs one = a;
+            one.x = a.x.slice(0, i, i + 1);
+            one.experts = a.experts.slice(0, i, i + 1), one.weights = a.weights.slice(0, i, i + 1);
+            one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
+            return one;
+          },
+      .num_tokens = t};
+  hidden.strided = [](ExpertsHiddenArgs& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.experts), copy(a.weights), copy(a.hidden);
+  };
+  check_op(experts_hidden.impls, context, c.arena, hidden);
+
+  const TensorView h = c.arena.input(DType::kBF16, {t * k, c.args.stack.inner()});
+  Rng rng(12);
+  test::fill_normal(h, rng);
+  ExpertsOutputArgs second = test::second_half(h, c.file_args);
+  const std::vector<double> want_acc = experts_output_oracle(context, second);
+  second.stack = c.args.stack;
+  test::OpCase<ExpertsOutputArgs> output{.name = "output " + name,
+                                         .args = second,
+                                         .outputs = {{"acc", second.acc, want_acc, tolerance}},
+                                         .one_token =
+                                             [k](const ExpertsOutputArgs& a, int64_t i) {
+                                               ExpertsOutputArgs one = a;
+                                               one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
+                                               one.experts = a.experts.slice(0, i, i + 1);
+                                               one.acc = a.acc.slice(0, i, i + 1);
+                                               return one;
+                                             },
+                                         .num_tokens = t};
+  output.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
+    copy(a.hidden), copy(a.experts), copy(a.acc);
+  };
+  check_op(experts_output.impls, context, c.arena, output);
+}
+
+TEST(ExpertsHalves, ImagesAgreeWithOracle) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
+  for (const test::ImageSource& source :
+       {test::ImageSource(2), test::ImageSource(3), test::ImageSource(4), test::ImageSource(5),
+        test::ImageSource(WeightFormat::kMxfp4), test::ImageSource(WeightFormat::kNvfp4)}) {
+    for (const test::ImagesShape& s :
+         {test::ImagesShape{.t = 0, .k = 2, .e = 3, .d = 64, .inner = 32},
+          {.t = 1, .k = 6, .e = 40, .d = 256, .inner = 128},
+          {.t = 7, .k = 3, .e = 9, .d = 288, .inner = 544},
+          {.t = 33, .k = 6, .e = 256, .d = 96, .inner = 64}}) {
+      test::ImagesCase c(s, source, source);
+      check_images(c, fmt::format("images {} t={} d={} i={}", name(source), s.t, s.d, s.inner));
+    }
+  }
+  test::ImagesCase pro({.t = 3, .k = 2, .e = 4, .d = 7168, .inner = 3072}, 2, 2);
+  check_images(pro, "images of V4-Pro's width");
+}
+
 // What N ranks compute, each with its rows, side by side: the bits of experts, routed and shared.
 TEST(ExpertsHalves, SlicesGiveTheBitsOfExperts) {
   for (const test::StoredAs& stored : test::kAllStored) {

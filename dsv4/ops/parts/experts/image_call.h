@@ -76,26 +76,32 @@ inline Params down_of(const ExpertsArgs& args, const Reader& reader, const Tenso
   Params p = product(images.down, images.down_places(), images.down_codebook, reader);
   p.scale2 = images.scale2.as<float>();
   p.x = hidden.as<bf16>(), p.x_stride = hidden.row_stride();
-  p.rows = static_cast<int>(args.x.dim(1));
+  p.rows = static_cast<int>(images.down.n);
   return p;
+}
+
+// Temporaries from `scratch`, without the stages of the products. ctas: of the grids of both.
+inline PairLists take_lists(int64_t pairs, const ExpertStack& stack, int ctas, Scratch& scratch) {
+  const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
+  const auto records = [&](int64_t n, size_t bytes) {
+    return ints(n * static_cast<int64_t>(bytes / sizeof(int32_t)));
+  };
+  PairLists lists{};
+  lists.weight = scratch.take(DType::kF32, {pairs}).as<float>();
+  lists.pair_of = ints(pairs);
+  lists.entries = reinterpret_cast<Entry*>(records(
+      gemm::experts::max_entries(pairs, stack.size(), entry_bits(stack.images())), sizeof(Entry)));
+  for (Start*& starts : lists.starts)
+    starts = reinterpret_cast<Start*>(records(ctas, sizeof(Start)));
+  lists.ctas = ctas;
+  return lists;
 }
 
 // ctas: of the grids of both products. Takes temporaries from `scratch`.
 inline Call make_call(const ExpertsArgs& args, int ctas, const Reader& reader, Scratch& scratch) {
   const int64_t d = args.x.dim(1), inner = args.stack.inner(), pairs = args.x.dim(0) * slots(args);
-  const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
   Call call;
-  const auto records = [&](int64_t n, size_t bytes) {
-    return ints(n * static_cast<int64_t>(bytes / sizeof(int32_t)));
-  };
-  call.lists.weight = scratch.take(DType::kF32, {pairs}).as<float>();
-  call.lists.pair_of = ints(pairs);
-  call.lists.entries = reinterpret_cast<Entry*>(
-      records(gemm::experts::max_entries(pairs, args.stack.size(), entry_bits(args.stack.images())),
-              sizeof(Entry)));
-  for (Start*& starts : call.lists.starts)
-    starts = reinterpret_cast<Start*>(records(ctas, sizeof(Start)));
-  call.lists.ctas = ctas;
+  call.lists = take_lists(pairs, args.stack, ctas, scratch);
   call.hidden = scratch.take(DType::kBF16, {pairs, inner});
   call.y = scratch.take(DType::kBF16, {pairs, d});
 

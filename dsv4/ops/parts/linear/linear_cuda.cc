@@ -2,6 +2,7 @@
 // kernels of gemm/, whose projections are the groups.
 
 #include "dsv4/ops/gemm/cuda/problem.h"
+#include "dsv4/ops/gemm/cuda/rows_for_split.h"
 #include "dsv4/ops/parts/linear/linear.h"
 
 namespace dsv4::linear_kernel {
@@ -9,7 +10,7 @@ namespace {
 
 using gemm::cuda::Problem;
 
-Problem problem_of(const LinearArgs& args) {
+Problem problem_of(const Context& context, const LinearArgs& args) {
   const WeightView& w = args.weight;
   const int64_t n = w.n / args.groups;
   Problem p{.x = args.x.data,
@@ -25,7 +26,7 @@ Problem problem_of(const LinearArgs& args) {
             .projection_is_matrix = true,
             .weight = {gemm::cuda::single_matrix(w)},
             .m = args.x.dim(0),
-            .weight_rows_per_token = static_cast<int>(w.n)};
+            .weight_rows_per_token = gemm::cuda::rows_for_split(context, w.n)};
   const bool block_rows = w.format == WeightFormat::kFp8Block;
   p.weight[0].matrix_bytes = n * p.weight[0].row_bytes;
   p.weight[0].scale_matrix_bytes =
@@ -47,7 +48,7 @@ const char* reject(const Context&, const LinearArgs& args) {
 }
 
 void run(const Context& context, const LinearArgs& args) {
-  Problem p = problem_of(args);
+  Problem p = problem_of(context, args);
   p.tile_m = gemm::cuda::gemv_tile(*context.device, p, 1);
   gemm::cuda::run_gemv(*context.device, p);
 }
@@ -61,7 +62,7 @@ const char* reject(const Context& context, const LinearArgs& args) {
   if (const char* why = reject_quantize(args)) return why;
   constexpr int64_t kFewTokens = 4;  // the GEMV kernels are as fast
   if (args.x.dim(0) <= kFewTokens && context.force_impl.empty()) return "few tokens";
-  return gemm::cuda::reject_mma(problem_of(args));
+  return gemm::cuda::reject_mma(problem_of(context, args));
 }
 
 double rounding(const LinearArgs& args) {
@@ -69,7 +70,7 @@ double rounding(const LinearArgs& args) {
 }
 
 void run(const Context& context, const LinearArgs& args) {
-  Problem p = problem_of(args);
+  Problem p = problem_of(context, args);
   const Scratch::Scope scope(context.device->workspace());
   p.tile_m = gemm::cuda::mma_tile(*context.device, p, 1);
   if (p.x_dtype == DType::kE4M3 && p.tile_m > gemm::cuda::kSmallM)
@@ -87,7 +88,7 @@ const char* reject(const Context& context, const LinearArgs& args) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
   if (const char* why = reject_quantize(args)) return why;
   if (args.x.dim(0) > kMaxRows) return "for up to 64 rows";
-  return gemm::cuda::reject_pairs(*context.device, problem_of(args));
+  return gemm::cuda::reject_pairs(*context.device, problem_of(context, args));
 }
 
 double rounding(const LinearArgs& args) {
@@ -95,7 +96,7 @@ double rounding(const LinearArgs& args) {
 }
 
 void run(const Context& context, const LinearArgs& args) {
-  gemm::cuda::run_pairs(*context.device, problem_of(args));
+  gemm::cuda::run_pairs(*context.device, problem_of(context, args));
 }
 
 }  // namespace cuda_pairs

@@ -23,13 +23,15 @@ inline Format format_of(const WeightView& weight, const Activations& a) {
   return codes ? Format::kFp8 : Format::kFp8Bf16;
 }
 
-inline Shape shape_of(const WeightView& weight, const Activations& a, int64_t groups) {
+inline Shape shape_of(const WeightView& weight, const Activations& a, int64_t groups,
+                      bool by_columns = false) {
   const int64_t tiles = ceil_div(weight.n / groups, kTileRows);
   return {.format = format_of(weight, a),
           .tokens = a.x.dim(0),
           .k = weight.k,
           .tiles = groups * tiles,
-          .tiles_per_group = tiles};
+          .tiles_per_group = tiles,
+          .by_columns = by_columns};
 }
 
 // The factor of all sums of bit planes: a value of e4m3_codebook() over the e4m3 number that stands
@@ -157,9 +159,9 @@ struct TwoFormats {
   int tokens;  // of a CTA of the first clusters
 
   TwoFormats(std::span<const Target> targets, int64_t t, int64_t k, int num_sms,
-             int prologue_bytes = 0)
-      : TwoFormats(shape_of(q8_format(targets), targets, t, k, prologue_bytes),
-                   shape_of(Format::kBf16, targets, t, k, prologue_bytes), num_sms) {}
+             int prologue_bytes = 0, bool by_columns = false)
+      : TwoFormats(shape_of(q8_format(targets), targets, t, k, prologue_bytes, by_columns),
+                   shape_of(Format::kBf16, targets, t, k, prologue_bytes, by_columns), num_sms) {}
   TwoFormats(const Shape& q8_shape, const Shape& bf16_shape, int num_sms)
       : q8(q8_shape),
         bf16(bf16_shape),
@@ -182,7 +184,7 @@ struct TwoFormats {
     return Format::kFp8;
   }
   static Shape shape_of(Format format, std::span<const Target> targets, int64_t t, int64_t k,
-                        int prologue_bytes = 0) {
+                        int prologue_bytes = 0, bool by_columns = false) {
     int64_t tiles = 0;
     for (const Target& target : targets)
       if (takes_q8(target) == (format != Format::kBf16))
@@ -192,7 +194,8 @@ struct TwoFormats {
             .k = k,
             .tiles = tiles,
             .tiles_per_group = std::max<int64_t>(1, tiles),
-            .prologue_bytes = prologue_bytes};
+            .prologue_bytes = prologue_bytes,
+            .by_columns = by_columns};
   }
 };
 

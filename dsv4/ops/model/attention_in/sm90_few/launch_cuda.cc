@@ -62,6 +62,7 @@ const char* reject(const Context& context, const AttentionInArgs& args) {
       !context.need_batch_invariant)
     return "for up to 32 tokens, 8 with k-bit weights";
   if (args.q.dtype != DType::kBF16) return "for bf16 queries";
+  if (args.q.dim(1) == 0) return "no heads";
   if (!context.need_batch_invariant)
     if (const char* why = append_rows_reject(context, args)) return why;
   const Products products(args, nullptr);

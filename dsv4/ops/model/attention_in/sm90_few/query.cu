@@ -36,8 +36,12 @@ bool has_many_latents(const Context& context, const AttentionInArgs& args) {
 // Whether several ranks of gemm/sm90 share the columns of this weight; here a CTA has all of them.
 bool splits_latent(const WeightView& w, const Context& context) {
   const int64_t tiles = ceil_div(w.n, int64_t{gemm::kTileRows});
-  const gemm::Shape shape{
-      .format = format_of(w), .tokens = 1, .k = w.k, .tiles = tiles, .tiles_per_group = tiles};
+  const gemm::Shape shape{.format = format_of(w),
+                          .tokens = 1,
+                          .k = w.k,
+                          .tiles = tiles,
+                          .tiles_per_group = tiles,
+                          .by_columns = context.need_batch_invariant};
   return gemm::make_split(shape, context.device->info().num_sms).ranks() > 1;
 }
 

@@ -19,9 +19,10 @@ gemm::Product product_of_wo_b(const AttentionOutArgs& args, const U& u) {
   return {.in = {.x = u.codes, .x_scale = u.scales}, .weight = args.wo_b, .out = args.y};
 }
 
-void run_wo_a(Device& device, const gemm::Product& p, const U& u) {
+void run_wo_a(const Context& context, const gemm::Product& p, const U& u) {
+  Device& device = *context.device;
   if (device.is_dry_run()) return;
-  const gemm::Shape shape = shape_of_wo_a(p);
+  const gemm::Shape shape = shape_of_wo_a(p, context.need_batch_invariant);
   const gemm::Split split = gemm::make_split(shape, device.info().num_sms);
   const int tokens = gemm::tile_tokens(shape.tokens);
   const Params params = make_params(p, split, tokens, u.codes, u.scales, make_tma_map);
@@ -58,7 +59,7 @@ void run(const Context& context, const AttentionOutArgs& args) {
   if (t == 0) return;
   const Scratch::Scope scope(device.workspace());
   const U u = take_u(device.workspace(), t, args.wo_a.n);
-  run_wo_a(device, product_of_wo_a(args), u);
+  run_wo_a(context, product_of_wo_a(args), u);
   gemm::run(context, product_of_wo_b(args, u));
 }
 

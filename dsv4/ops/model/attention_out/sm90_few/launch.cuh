@@ -19,8 +19,8 @@ inline gemm::Product product_of_wo_a(const AttentionOutArgs& args) {
           .groups = args.groups};
 }
 
-inline gemm::Shape shape_of_wo_a(const gemm::Product& p) {
-  gemm::Shape shape = gemm::shape_of(p.weight, p.in, p.groups);
+inline gemm::Shape shape_of_wo_a(const gemm::Product& p, bool by_columns = false) {
+  gemm::Shape shape = gemm::shape_of(p.weight, p.in, p.groups, by_columns);
   shape.tiles_of_cluster = kPairOfTiles;
   return shape;
 }

@@ -45,7 +45,8 @@ bool run_in_two_launches(const Context& context, const HcBoundaryArgs& boundary,
                          const ConstTensorView& x, std::span<const gemm::Target> targets) {
   Device& device = *context.device;
   const int64_t t = x.dim(0), k = x.dim(1);
-  const gemm::TwoFormats call(targets, t, k, device.info().num_sms, gemm::boundary_bytes(t, k));
+  const gemm::TwoFormats call(targets, t, k, device.info().num_sms, gemm::boundary_bytes(t, k),
+                              context.need_batch_invariant);
   if (reject_mix(context, boundary) != nullptr || gemm::reject_boundary(t, k, call) != nullptr)
     return false;
   const Scratch::Scope scope(device.workspace());

@@ -62,10 +62,11 @@ struct InputTargets {
 };
 
 inline gemm::TwoFormats pair_of_inputs(const MoeArgs& args, const InputTargets& targets,
-                                       int num_sms, int prologue_bytes = 0) {
+                                       int num_sms, int prologue_bytes = 0,
+                                       bool by_columns = false) {
   const auto shape_of = [&](gemm::Format format) {
     gemm::Shape shape = gemm::TwoFormats::shape_of(format, targets.all, args.x.dim(0),
-                                                   args.x.dim(1), prologue_bytes);
+                                                   args.x.dim(1), prologue_bytes, by_columns);
     shape.ctas_per_sm = kCtasPerSm;
     return shape;
   };

@@ -18,7 +18,8 @@ bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
   Device& device = *context.device;
   const int64_t t = args.x.dim(0), d = args.x.dim(1);
   const gemm::TwoFormats pair =
-      pair_of_inputs(args, targets, device.info().num_sms, gemm::boundary_bytes(t, d));
+      pair_of_inputs(args, targets, device.info().num_sms, gemm::boundary_bytes(t, d),
+                     context.need_batch_invariant);
   if (reject_mix(context, args.boundary) != nullptr || gemm::reject_boundary(t, d, pair) != nullptr)
     return false;
   const Scratch::Scope scope(device.workspace());
@@ -45,7 +46,8 @@ void run_inputs(const Context& context, const MoeArgs& args, const Intermediates
   const Scratch::Scope scope(device.workspace());
   const gemm::Activations quantized = quantized_input(context, args.boundary, args.x);
   if (device.is_dry_run()) return;
-  const gemm::TwoFormats pair = pair_of_inputs(args, targets, device.info().num_sms);
+  const gemm::TwoFormats pair =
+      pair_of_inputs(args, targets, device.info().num_sms, 0, context.need_batch_invariant);
   const InputParams params =
       make_input_params(pair, args, targets, temporaries, quantized, make_tma_map);
   gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
@@ -60,7 +62,7 @@ void run_down(const Context& context, const MoeArgs& args, const Intermediates& 
   Device& device = *context.device;
   if (device.is_dry_run()) return;
   const gemm::Product p = product_of_w2(args, temporaries);
-  const gemm::Shape shape = gemm::shape_of(p.weight, p.in, 1);
+  const gemm::Shape shape = gemm::shape_of(p.weight, p.in, 1, context.need_batch_invariant);
   const gemm::Split split = gemm::make_split(shape, device.info().num_sms);
   const int tokens = gemm::tile_tokens(shape.format, shape.tokens);
   const DownParams params =

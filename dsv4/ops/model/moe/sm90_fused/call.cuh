@@ -45,22 +45,23 @@ inline gemm::Format format_of_shared(const MoeArgs& args,
   const gemm::Product p = sm90_few::product_of_w2(args, temporaries);
   return gemm::format_of(p.weight, p.in);
 }
+// by_columns: as in the launches of sm90_few (gemm::Shape)
 inline gemm::Split split_of_shared(const MoeArgs& args, const sm90_few::Intermediates& temporaries,
-                                   int num_sms) {
+                                   int num_sms, bool by_columns) {
   const gemm::Product p = sm90_few::product_of_w2(args, temporaries);
-  return gemm::make_split(gemm::shape_of(p.weight, p.in, 1), num_sms);
+  return gemm::make_split(gemm::shape_of(p.weight, p.in, 1, by_columns), num_sms);
 }
 inline int shared_tiles(const MoeArgs& args) {
   return static_cast<int>(ceil_div(args.x.dim(1), int64_t{kSharedRows}));
 }
 
 // Returns nullptr, or why the kernels cannot compute it where sm90_few can.
-inline const char* reject_shape(const MoeArgs& args, const Intermediates& temporaries,
-                                int num_sms) {
+inline const char* reject_shape(const MoeArgs& args, const Intermediates& temporaries, int num_sms,
+                                bool by_columns = false) {
   if (args.x.dim(0) > kMaxTokens) return "for one or two tokens";
   if (args.experts_per_token > kMaxSlots) return "more than 8 experts of a token";
   if (args.x.dim(0) == 0) return nullptr;
-  const gemm::Split split = split_of_shared(args, temporaries.inputs, num_sms);
+  const gemm::Split split = split_of_shared(args, temporaries.inputs, num_sms, by_columns);
   const int rank_groups =
       split.rank_slabs() * gemm::slab_groups(format_of_shared(args, temporaries.inputs));
   if (split.ranks() > e4m3::kGroups || rank_groups > kRankGroups)
@@ -70,7 +71,7 @@ inline const char* reject_shape(const MoeArgs& args, const Intermediates& tempor
 
 template <class MakeMap>
 GateUpParams make_gate_up_params(const MoeArgs& args, const Intermediates& temporaries, int num_sms,
-                                 const MakeMap& make_map) {
+                                 const MakeMap& make_map, bool by_columns = false) {
   const gemm::Product p = sm90_few::product_of_w2(args, temporaries.inputs);
   GateUpParams params{
       .router = router_kernel::make_routing(sm90_few::router_args(args, temporaries.inputs)),
@@ -80,8 +81,8 @@ GateUpParams make_gate_up_params(const MoeArgs& args, const Intermediates& tempo
       .shared = {},
       .shared_tiles = shared_tiles(args)};
   gemm::set_activations(params.shared, format_of_shared(args, temporaries.inputs), p.in,
-                        split_of_shared(args, temporaries.inputs, num_sms), p.weight.k, kMaxTokens,
-                        make_map);
+                        split_of_shared(args, temporaries.inputs, num_sms, by_columns), p.weight.k,
+                        kMaxTokens, make_map);
   params.shared.matrix[0] = gemm::make_matrix(p.weight, p.out, p.groups, 0, make_map, kSharedRows);
   return params;
 }

@@ -34,7 +34,7 @@ const char* reject(const Context& given, const MoeArgs& args) {
   Context context = given;
   context.force_impl = {};  // of moe
   if (const char* why = reject_experts_e4m3(context, routed_args(args, temporaries))) return why;
-  return reject_shape(args, temporaries, given.device->info().num_sms);
+  return reject_shape(args, temporaries, given.device->info().num_sms, given.need_batch_invariant);
 }
 
 void run(const Context& given, const MoeArgs& args) {
@@ -54,9 +54,9 @@ void run(const Context& given, const MoeArgs& args) {
   sm90_few::run_inputs(context, args, temporaries.inputs);
   if (device.is_dry_run()) return;
   const ExpertImages& images = args.routed.images();
-  kGateUp[images.gate_up.kind()](
-      device, format_of_shared(args, temporaries.inputs),
-      make_gate_up_params(args, temporaries, device.info().num_sms, make_tma_map));
+  kGateUp[images.gate_up.kind()](device, format_of_shared(args, temporaries.inputs),
+                                 make_gate_up_params(args, temporaries, device.info().num_sms,
+                                                     make_tma_map, context.need_batch_invariant));
   kDown[images.down.kind()](device, static_cast<int>(args.x.dim(0)),
                             make_down_params(args, temporaries));
 }

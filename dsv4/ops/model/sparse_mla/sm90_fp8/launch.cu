@@ -50,7 +50,7 @@ int64_t invariant_topk(const SparseMlaArgs& args) {
   return args.compressed.topk() + (window > 0 ? std::max<int64_t>(window, kInvariantWindow) : 0);
 }
 Plan invariant_plan_of(const SparseMlaArgs& args) {
-  return plan_invariant(static_cast<int>(args.q.dim(2)), static_cast<int>(invariant_topk(args)));
+  return plan_invariant(static_cast<int>(invariant_topk(args)));
 }
 
 }  // namespace

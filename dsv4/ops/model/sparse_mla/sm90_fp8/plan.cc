@@ -65,12 +65,12 @@ Plan plan_call(int64_t queries, int heads, int topk, int num_sms) {
   return best;
 }
 
-Plan plan_invariant(int heads, int topk) {
-  const int size = heads <= 8 ? 8 : heads <= 16 ? 16 : heads <= 32 ? 32 : 64;
+Plan plan_invariant(int topk) {
+  constexpr int kHeads = 64;
   auto splits = static_cast<int>(std::max<int64_t>(1, ceil_div(topk, kInvariantSplitKeys)));
-  while (!splits_fit(size, splits)) ++splits;  // the last ones are empty
+  while (!splits_fit(kHeads, splits)) ++splits;  // the last ones are empty
   return {
-      .heads = size, .split_keys = kInvariantSplitKeys, .num_splits = splits, .invariant = true};
+      .heads = kHeads, .split_keys = kInvariantSplitKeys, .num_splits = splits, .invariant = true};
 }
 
 }  // namespace dsv4::sparse_mla_kernel::sm90_fp8

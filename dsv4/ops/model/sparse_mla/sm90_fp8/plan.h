@@ -7,10 +7,11 @@
 //
 //   time = waves * (start + min(1, CTAs / SMs) * crowd + keys * per_key) + [splits > 1] combine
 //
-// The invariant plan ignores the number of queries: the smallest CTA that has all heads (64 at
-// most), splits of kInvariantSplitKeys. Its results for a query are the same in any batch, also if
-// topk is larger because other queries have longer lists. A larger topk costs CTAs: those of empty
-// splits only wait for the others.
+// The invariant plan ignores the numbers of queries and heads: CTAs of 64 heads, splits of
+// kInvariantSplitKeys. Its results for a query are the same in any batch, also if topk is larger
+// because other queries have longer lists, and those of a head are the same in a call with some of
+// the heads. (Smaller CTAs find their first row max otherwise.) A larger topk costs CTAs: those of
+// empty splits only wait for the others.
 
 #pragma once
 
@@ -42,6 +43,6 @@ struct Plan {
 
 // topk: positions of the longest list, window and compressed together.
 Plan plan_call(int64_t queries, int heads, int topk, int num_sms);
-Plan plan_invariant(int heads, int topk);
+Plan plan_invariant(int topk);
 
 }  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -2,8 +2,9 @@
 // c = scale log2(e); logits z = c S and m are in log2.
 // m is not the exact running max: the first key tile sets it (or the first two jointly), and later
 // it is updated only when a logit exceeds it by kHeadroom (or always, kTrackMax), so most tiles
-// rescale nothing. A tile that updates m publishes the factor by which all earlier sums are
-// rescaled; tile 1 of a pair waits for the decision of tile 0.
+// rescale nothing. Then the m of heads with such a logit is updated: the bits of a head do not
+// depend on the others of its CTA. A tile that updates m publishes the factor by which all earlier
+// sums are rescaled; tile 1 of a pair waits for the decision of tile 0.
 
 #pragma once
 
@@ -77,17 +78,20 @@ __device__ void publish_max_update(Consumer<KvFormat, kHeads>& c, MaxUpdate upda
   c.smem.max_ready[at.wg].arrive();
 }
 
-// Raises TileState::seen_max to the logits z + m of this lane's keys (z: relative to m).
+// Raises TileState::seen_max to the logits z + m of this lane's keys (z: relative to m), of heads
+// with a logit that exceeds their row max by more than `least`.
 template <class KvFormat, int kHeads>
 __device__ void raise_seen_max(Consumer<KvFormat, kHeads>& c, const float (&z)[kHeads / 2],
-                               const float (&m)[kHeads / 4]) {
+                               const float (&m)[kHeads / 4], float least = -INFINITY) {
   float top[kHeads / 4];
 #pragma unroll
   for (int i = 0; i < kHeads / 4; ++i)
     top[i] = fmaxf(z[i / 2 * 4 + i % 2], z[i / 2 * 4 + i % 2 + 2]) + m[i];
   reduce_over_keys(top, [](float a, float b) { return fmaxf(a, b); });
-  for_each_head<kHeads>(
-      top, [&](int head, float x) { atomicMax(&c.tile().seen_max[head], ordered_int(x)); });
+  for_each_head<kHeads>(top, [&](int head, float x) {
+    if (least > 0 && !(x - c.tile().row_max[row_max_at<kHeads>(head)] > least)) return;
+    atomicMax(&c.tile().seen_max[head], ordered_int(x));
+  });
 }
 
 // Exponents s, relative to m, become relative to TileState::seen_max, which is the next row max.
@@ -132,15 +136,15 @@ __device__ void set_first_max_jointly(Consumer<KvFormat, kHeads>& c, float (&s)[
   publish_max_update(c, MaxUpdate::kNone);
 }
 
-// The row max becomes the largest logit so far. Exponents s and this
-// warpgroup's row sums are rescaled to it.
+// The row max of heads with a logit above it by more than `least` becomes the largest logit so far.
+// Exponents s and this warpgroup's row sums are rescaled to it.
 template <class KvFormat, int kHeads>
-__device__ void update_row_max(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads / 2]) {
+__device__ void update_row_max(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads / 2], float least) {
   const Lane at = this_lane();
   {
     float m[kHeads / 4];
     read_heads<kHeads>(c.tile().row_max, m);
-    raise_seen_max(c, s, m);
+    raise_seen_max(c, s, m, least);
     ptx::barrier_sync(kBarrierWarpgroup + at.wg, kWarpgroup);
     subtract_seen_max(c, s, m);
   }
@@ -173,12 +177,13 @@ __device__ void subtract_row_max(Consumer<KvFormat, kHeads>& c, float (&s)[kHead
   }
   const float largest = fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
   c.wait_p_empty();
-  const bool exceeds = largest > (c.bit(kHasMax) && !kTrackMax ? kHeadroom : -INFINITY);
+  const float least = c.bit(kHasMax) && !kTrackMax ? kHeadroom : -INFINITY;
+  const bool exceeds = largest > least;
   const bool updates = ptx::barrier_red_or(kBarrierWarpgroup + at.wg, kWarpgroup, exceeds);
   const MaxUpdate update = !updates         ? MaxUpdate::kNone
                            : c.bit(kHasMax) ? MaxUpdate::kRescale
                                             : MaxUpdate::kFirst;
-  if (updates) update_row_max(c, s);
+  if (updates) update_row_max(c, s, least);
   publish_max_update(c, update);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dsv4/ops/gemm/cuda/grouped.h"
+#include "dsv4/ops/gemm/cuda/rows_for_split.h"
 #include "dsv4/ops/parts/experts/cuda/plan.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/experts.h"
@@ -73,7 +74,8 @@ const char* reject_strided(const ExpertsArgs& args) {
 class Call {
  public:
   Call(const Context& context, const ExpertsArgs& args, Kernels kernels)
-      : device_(*context.device),
+      : context_(context),
+        device_(*context.device),
         args_(args),
         kernels_(kernels),
         official_(context.numerics == Numerics::kOfficial),
@@ -150,7 +152,8 @@ class Call {
             .k = static_cast<int>(x.dim(1)),
             .projections = projections,
             .m = pairs_,
-            .weight_rows_per_token = static_cast<int>(slots(args_) * projections * n)};
+            .weight_rows_per_token =
+                gemm::cuda::rows_for_split(context_, slots(args_) * projections * n)};
   }
 
   int choose_tile(const Problem& up, const Problem& down) const {
@@ -193,6 +196,7 @@ class Call {
     kernels_ == Kernels::kMma ? run_mma(device_, p) : run_gemv(device_, p);
   }
 
+  const Context& context_;
   Device& device_;
   const ExpertsArgs& args_;
   const Kernels kernels_;

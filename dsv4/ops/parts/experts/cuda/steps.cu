@@ -54,8 +54,8 @@ __global__ void quantize_kernel(const X* x, int64_t x_stride, bf16* out, int d) 
 }
 
 template <class X, GateActivation kActivation>
-__global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden, int inner,
-                              float limit, bool quantize) {
+__global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden,
+                              int64_t hidden_stride, int inner, float limit, bool quantize) {
   const auto gated = [](float gate, float up, float factor, float most) {
     if constexpr (kActivation == GateActivation::kSilu) return swiglu(gate, up, factor, most);
     return gelu_gated(kActivation == GateActivation::kGeluTanh, gate, up, factor, most);
@@ -73,7 +73,7 @@ __global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden, 
   if (quantize) quantize_group(v);
   for (int i = 0; i < kLaneColumns; ++i) {
     const int c = first + i * kWarp;
-    if (c < inner) hidden[pair * inner + c] = from_float<X>(v[i]);
+    if (c < inner) hidden[pair * hidden_stride + c] = from_float<X>(v[i]);
   }
 }
 
@@ -169,7 +169,7 @@ void experts_swiglu(Device& device, const SwigluStep& step) {
     launch(
         device, "experts_swiglu", kernel,
         {.grid = step.hidden.dim(0), .block = kThreads, .grid_y = group_blocks(inner), .pdl = true},
-        step.gate_up.as<X>(), step.weight, step.hidden.as<X>(), inner,
+        step.gate_up.as<X>(), step.weight, step.hidden.as<X>(), step.hidden.row_stride(), inner,
         step.limit > 0 ? step.limit : HUGE_VALF, step.quantize);
   });
 }

@@ -1,5 +1,5 @@
-// The steps of the experts op around its GEMMs, on CUDA. Rows are contiguous; those of y and acc
-// may have any stride.
+// The steps of the experts op around its GEMMs, on CUDA. Rows are contiguous; those of y, acc and
+// SwigluStep::hidden may have any stride.
 
 #pragma once
 

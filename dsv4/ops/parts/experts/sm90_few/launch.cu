@@ -3,6 +3,7 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
+#include "dsv4/ops/parts/experts/cuda/pair_rows.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/sm90_few/config.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/launch.cuh"
@@ -71,18 +72,116 @@ void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels&
                            .acc = args.acc});
 }
 
+const char* reject_half(const Context& context, const ExpertStack& stack,
+                        const ConstTensorView& experts, const ConstTensorView& x) {
+  if (!stack.is_image()) return "for kernel images";
+  if (!reads_images(context)) return "for official numerics on Hopper";
+  if (experts.empty()) return "for routed experts";
+  if (stack.size() > kMaxExperts) return "more than 384 experts";
+  if (x.dtype != DType::kBF16 || x.row_stride() % 2 != 0 ||
+      reinterpret_cast<uintptr_t>(x.data) % 4 != 0)
+    return "activations are not bf16 in aligned pairs";
+  return nullptr;
+}
+
+namespace {
+
+void launch_list(Device& device, const HalfCall& call) {
+  if (!call.needs_list()) return;
+  launch(device, "experts_list", list_pairs_kernel, {.block = kListThreads, .pdl = true},
+         call.choices, call.lists);
+}
+
+}  // namespace
+
+void run_hidden(const Context& context, const ExpertsHiddenArgs& args, const Kernels& kernels) {
+  if (args.hidden.dim(0) == 0) return;
+  Device& device = *context.device;
+  const Scratch::Scope scope(device.workspace());
+  const HalfCall call =
+      make_hidden_call(args, device.info().num_sms, kernels.reader, device.workspace());
+  launch_list(device, call);
+  kernels.gate_up[static_cast<size_t>(args.stack.images().gate_up.kind())](device, call.product);
+  rows_from_pairs(device, call.hidden, call.lists.pair_of, args.hidden);
+}
+
+void run_output(const Context& context, const ExpertsOutputArgs& args, const Kernels& kernels) {
+  if (args.hidden.dim(0) == 0) return;
+  Device& device = *context.device;
+  const Scratch::Scope scope(device.workspace());
+  const HalfCall call =
+      make_output_call(args, device.info().num_sms, kernels.reader, device.workspace());
+  launch_list(device, call);
+  if (call.needs_list()) {
+    rows_to_pairs(device, args.hidden, call.lists.pair_of, call.hidden);
+  } else {
+    place_rows(device, args.hidden, call.choices, call.lists.pair_of, call.hidden);
+  }
+  kernels.down[static_cast<size_t>(args.stack.images().down.kind())](device, call.product);
+  experts_combine(device, {.y = call.y,
+                           .pair_of = call.lists.pair_of,
+                           .slots = args.experts.dim(1),
+                           .add = args.add,
+                           .acc = args.acc});
+}
+
+namespace {
+
+constexpr Kernels kKernels{.reader = kReader,
+                           .gate_up = {launch_product<2, true>, launch_product<3, true>,
+                                       launch_product<4, true>, launch_product<5, true>},
+                           .down = {launch_product<2, false>, launch_product<3, false>,
+                                    launch_product<4, false>, launch_product<5, false>}};
+
+}  // namespace
+
 const char* reject(const Context& context, const ExpertsArgs& args) {
   if (const char* const reason = reject_call(context, args)) return reason;
   return sm90_few_takes(args.stack.images()) ? nullptr : "FP4, or rows of more than 4096 columns";
 }
 
 void run(const Context& context, const ExpertsArgs& args) {
-  run_kernels(context, args,
-              {.reader = kReader,
-               .gate_up = {launch_product<2, true>, launch_product<3, true>,
-                           launch_product<4, true>, launch_product<5, true>},
-               .down = {launch_product<2, false>, launch_product<3, false>,
-                        launch_product<4, false>, launch_product<5, false>}});
+  run_kernels(context, args, kKernels);
 }
 
 }  // namespace dsv4::experts_kernel::sm90_few
+
+namespace dsv4 {
+namespace {
+
+using namespace experts_kernel::sm90_few;
+constexpr const char* kTooWide = "FP4, or rows of more than 4096 columns";
+
+bool takes(const KbitImage& image) {
+  return !image.is_fp4() && image.units_along_k() <= gemm::experts::kMathWarps;
+}
+
+}  // namespace
+
+namespace experts_hidden_kernel::sm90_few {
+
+const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
+  if (const char* why = reject_half(context, args.stack, args.experts, args.x)) return why;
+  if (args.hidden.dtype != DType::kBF16) return "hidden values that are not bf16";
+  return takes(args.stack.images().gate_up) ? nullptr : kTooWide;
+}
+
+void run(const Context& context, const ExpertsHiddenArgs& args) {
+  run_hidden(context, args, kKernels);
+}
+
+}  // namespace experts_hidden_kernel::sm90_few
+
+namespace experts_output_kernel::sm90_few {
+
+const char* reject(const Context& context, const ExpertsOutputArgs& args) {
+  if (const char* why = reject_half(context, args.stack, args.experts, args.hidden)) return why;
+  return takes(args.stack.images().down) ? nullptr : kTooWide;
+}
+
+void run(const Context& context, const ExpertsOutputArgs& args) {
+  run_output(context, args, kKernels);
+}
+
+}  // namespace experts_output_kernel::sm90_few
+}  // namespace dsv4

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "dsv4/ops/parts/experts/image_call.h"
+#include "dsv4/ops/parts/experts/halves_call.h"
 
 namespace dsv4::experts_kernel::sm90_few {
 
@@ -18,6 +18,12 @@ struct Kernels {
 // What all of them refuse, whatever codebooks and columns are.
 const char* reject_call(const Context& context, const ExpertsArgs& args);
 void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels& kernels);
+
+// And for halves.h. x: what the kernels quantize, [rows, columns]
+const char* reject_half(const Context& context, const ExpertStack& stack,
+                        const ConstTensorView& experts, const ConstTensorView& x);
+void run_hidden(const Context& context, const ExpertsHiddenArgs& args, const Kernels& kernels);
+void run_output(const Context& context, const ExpertsOutputArgs& args, const Kernels& kernels);
 
 // The kernels of this folder, one K in each file that instance.cu becomes.
 template <int K, bool kGateUp>

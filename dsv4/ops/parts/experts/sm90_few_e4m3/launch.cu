@@ -32,11 +32,31 @@ constexpr sm90_few::Launches kLaunches{launch_product<2, ImageScale::kE4M4, kGat
                                        launch_product<4, ImageScale::kE4M3, kGateUp, kColumns>};
 
 template <int kColumns>
+constexpr sm90_few::Kernels kKernels{
+    .reader = kReader, .gate_up = kLaunches<true, kColumns>, .down = kLaunches<false, kMaxColumns>};
+
+template <int kColumns>
 void run_kernels(const Context& context, const ExpertsArgs& args) {
-  sm90_few::run_kernels(context, args,
-                        {.reader = kReader,
-                         .gate_up = kLaunches<true, kColumns>,
-                         .down = kLaunches<false, kMaxColumns>});
+  sm90_few::run_kernels(context, args, kKernels<kColumns>);
+}
+
+// What a half refuses, whatever the columns are. x: what the kernels quantize
+const char* reject_half(const Context& context, const ExpertStack& stack,
+                        const ConstTensorView& experts, const ConstTensorView& x) {
+  if (const char* const why = sm90_few::reject_half(context, stack, experts, x)) return why;
+  if (!takes_codebooks(stack.images())) return "codebooks are not on the e4m3 grid";
+  return nullptr;
+}
+
+constexpr const char* kTooWide = "rows of more than 4096 columns";
+
+const char* reject_hidden(const Context& context, const ExpertsHiddenArgs& args, int64_t columns,
+                          const char* too_wide) {
+  if (const char* const why = reject_half(context, args.stack, args.experts, args.x)) return why;
+  if (args.hidden.dtype != DType::kBF16) return "hidden values that are not bf16";
+  if (args.x.row_stride() % 8 != 0 || reinterpret_cast<uintptr_t>(args.x.data) % 16 != 0)
+    return "rows of x are not aligned to 16 bytes";
+  return args.stack.images().gate_up.k <= columns ? nullptr : too_wide;
 }
 
 }  // namespace
@@ -83,3 +103,48 @@ const char* reject_experts_e4m3(const Context& context, const ExpertsArgs& args)
 }
 
 }  // namespace dsv4
+
+namespace dsv4::experts_hidden_kernel {
+
+using namespace experts_kernel::sm90_few_e4m3;
+
+namespace sm90_few_e4m3 {
+
+const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
+  return reject_hidden(context, args, kMaxColumns, kTooWide);
+}
+
+void run(const Context& context, const ExpertsHiddenArgs& args) {
+  experts_kernel::sm90_few::run_hidden(context, args, kKernels<kMaxColumns>);
+}
+
+}  // namespace sm90_few_e4m3
+
+namespace sm90_wide {
+
+const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
+  return reject_hidden(context, args, kWideColumns, "rows of more than 7168 columns");
+}
+
+void run(const Context& context, const ExpertsHiddenArgs& args) {
+  experts_kernel::sm90_few::run_hidden(context, args, kKernels<kWideColumns>);
+}
+
+}  // namespace sm90_wide
+}  // namespace dsv4::experts_hidden_kernel
+
+namespace dsv4::experts_output_kernel::sm90_few_e4m3 {
+
+using namespace experts_kernel::sm90_few_e4m3;
+
+const char* reject(const Context& context, const ExpertsOutputArgs& args) {
+  if (const char* const why = reject_half(context, args.stack, args.experts, args.hidden))
+    return why;
+  return args.stack.images().down.k <= kMaxColumns ? nullptr : kTooWide;
+}
+
+void run(const Context& context, const ExpertsOutputArgs& args) {
+  experts_kernel::sm90_few::run_output(context, args, kKernels<kMaxColumns>);
+}
+
+}  // namespace dsv4::experts_output_kernel::sm90_few_e4m3

@@ -1,0 +1,282 @@
+// Ranks on GPUs under --deterministic give the bits of one rank: logits, and the caches of every
+// rank; the bundled model, and the first layers of V4-Flash with random weights. Eager and captured
+// steps, chunks and random batches. And how a rank that throws or stalls ends the others.
+//
+// The ranks share GPU 0. DSV4_RANKS_GPUS=2 deals them out over two; DSV4_RANKS_STEPS=20000 runs so
+// many random captured steps.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "dsv4/base/error.h"
+#include "dsv4/base/rng.h"
+#include "dsv4/device/current_device.h"
+#include "dsv4/engine/device_model.h"
+#include "dsv4/engine/executor.h"
+#include "dsv4/engine/rank_memories.h"
+#include "dsv4/plan/synthetic.h"
+#include "tests/harness/errors.h"
+#include "tests/harness/gpu.h"
+#include "tests/model/golden_files.h"
+
+namespace dsv4 {
+namespace {
+
+using test::random_ids;
+using Bytes = std::vector<std::byte>;
+
+// Before CUDA is used.
+const bool kPrepared = (prepare_shared_gpus(), true);
+
+int64_t number_of(const char* name, int64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoll(text, nullptr, 10);
+}
+
+Devices devices_for(int world) {
+  const auto gpus = static_cast<int>(number_of("DSV4_RANKS_GPUS", 1));
+  std::string names;
+  for (int rank = 0; rank < world; ++rank)
+    names += fmt::format("{}cuda:{}", rank == 0 ? "" : ",", rank % gpus);
+  return open_devices(names);
+}
+
+constexpr Context kDeterministic{.numerics = Numerics::kOfficial, .need_batch_invariant = true};
+
+// "demo", or the format of the experts of V4-Flash.
+Model model_of(const std::string& name, int world, const Context& context) {
+  const Devices devices = devices_for(world);
+  if (name == "demo") {
+    Model model = Model::load("models/demo", world);
+    move_to_devices(
+        model, devices, [](int64_t, int64_t) {}, 0, context);
+    return model;
+  }
+  const auto released = released_format(name);
+  const SyntheticFormats formats =
+      released ? SyntheticFormats({}, *released) : SyntheticFormats(recipe_of_flags(name, ""));
+  Model model = synthetic_model("flash", formats, 6, 1, 0, DrafterKind::kNone, world);
+  make_on_devices(model, devices, 3, 0, context);
+  return model;
+}
+
+struct Trace {
+  Bytes logits;
+  std::vector<Bytes> caches;  // [world]: all pools and states
+};
+
+void append(Bytes& bytes, const std::byte* data, int64_t count) {
+  bytes.insert(bytes.end(), data, data + count);
+}
+
+std::vector<Bytes> caches_of(const Model& model, Executor& executor) {
+  executor.wait();
+  const auto* memories = dynamic_cast<const RankMemories*>(&executor.runner().memory());
+  std::vector<Bytes> caches(model.others().size() + 1);
+  for (size_t rank = 0; rank < caches.size(); ++rank) {
+    Device& device = rank == 0 ? *model.device() : *model.others()[rank - 1]->device();
+    for (const LayerCache& layer : executor.layers()) {
+      for (const TensorView* view : {&layer.window.pages, &layer.entries.pages, &layer.keys.pages,
+                                     &layer.state.slots, &layer.index_state.slots}) {
+        if (view->empty()) continue;
+        Bytes here(static_cast<size_t>(view->bytes()));
+        device.memory().download(
+            here.data(),
+            memories == nullptr ? view->data : memories->at(static_cast<int>(rank), view->data),
+            view->bytes());
+        append(caches[rank], here.data(), view->bytes());
+      }
+    }
+  }
+  return caches;
+}
+
+class RunCalls final : public Observer {
+ public:
+  void observe(const OpCall& call) override { call.run(); }
+};
+
+// One sequence in chunks. eager: no step is captured
+Trace run_chunks(const Model& model, const Context& context, int64_t tokens, int64_t chunk,
+                 bool eager) {
+  const std::vector<int32_t> ids = random_ids(tokens, model.config().vocab_size, 1);
+  Executor executor(model, context,
+                    {.max_tokens = tokens, .max_batch_tokens = chunk, .max_logits_rows = chunk});
+  RunCalls run_calls;
+  if (eager) executor.observe(&run_calls);
+  const SeqId seq = executor.cache().open();
+  Trace trace;
+  for (int64_t first = 0; first < tokens; first += chunk) {
+    const auto count = static_cast<size_t>(std::min(chunk, tokens - first));
+    const Work work{seq, std::span(ids).subspan(static_cast<size_t>(first), count),
+                    Work::Logits::kAll};
+    const ConstTensorView logits = executor.run({&work, 1});
+    append(trace.logits, logits.data, logits.bytes());
+  }
+  trace.caches = caches_of(model, executor);
+  return trace;
+}
+
+// Sequences that advance together, a random number of them a step: captured steps of many sizes,
+// and now and then one with a chunk.
+Trace run_batches(const Model& model, const Context& context, int64_t steps, bool digest) {
+  constexpr int kSequences = 6;
+  constexpr int64_t kTokens = 400;
+  const int64_t vocab = model.config().vocab_size;
+  Executor executor(model, context,
+                    {.max_tokens = kTokens, .max_sequences = kSequences, .max_batch_tokens = 128});
+  std::vector<SeqId> seqs;
+  for (int i = 0; i < kSequences; ++i) seqs.push_back(executor.cache().open());
+  Rng rng(5);
+  Trace trace;
+  for (int64_t step = 0; step < steps; ++step) {
+    std::vector<Work> work;
+    std::vector<std::vector<int32_t>> ids;
+    const auto wanted = 1 + rng.below(kSequences);
+    const bool chunk = rng.below(8) == 0;
+    ids.reserve(kSequences);
+    for (int i = 0; i < wanted; ++i) {
+      SeqId& seq = seqs[static_cast<size_t>(i)];
+      const int64_t count = chunk ? 1 + rng.below(20) : 1;
+      if (executor.cache().length(seq) + count > kTokens) {
+        executor.cache().close(seq);
+        seq = executor.cache().open();
+      }
+      ids.push_back(random_ids(count, vocab, static_cast<uint64_t>(step * kSequences + i)));
+      work.push_back({seq, ids.back(), Work::Logits::kLast});
+    }
+    const ConstTensorView logits = executor.run(work);
+    if (!digest || step + 1 == steps) append(trace.logits, logits.data, logits.bytes());
+  }
+  trace.caches = caches_of(model, executor);
+  return trace;
+}
+
+void expect_same(const Trace& got, const Trace& want, const std::string& what) {
+  ASSERT_EQ(got.logits.size(), want.logits.size()) << what;
+  int64_t differ = 0;
+  for (size_t i = 0; i < got.logits.size(); i += 4)
+    differ += std::memcmp(got.logits.data() + i, want.logits.data() + i, 4) != 0;
+  EXPECT_EQ(differ, 0) << what << ": of " << got.logits.size() / 4 << " logits";
+  for (size_t rank = 0; rank < got.caches.size(); ++rank)
+    EXPECT_TRUE(got.caches[rank] == want.caches.front()) << what << ": caches of rank " << rank;
+}
+
+class RanksOnGpu : public testing::TestWithParam<std::tuple<const char*, int>> {
+ protected:
+  void SetUp() override {
+    if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+    if (name() != "demo" && test::gpu()->info().major != 9)
+      GTEST_SKIP() << "V4-Flash on one card wants its kernels for Hopper";
+  }
+  std::string name() const { return std::get<0>(GetParam()); }
+  int world() const { return std::get<1>(GetParam()); }
+};
+
+std::map<std::string, Trace> run_all(const Model& model, const Context& context, bool exact) {
+  std::map<std::string, Trace> traces;
+  traces["whole"] = run_chunks(model, context, 300, 300, true);
+  if (exact) return traces;
+  traces["in sevens"] = run_chunks(model, context, 140, 7, false);
+  traces["captured"] = run_chunks(model, context, 40, 1, false);
+  traces["eager"] = run_chunks(model, context, 40, 1, true);
+  traces["batches"] = run_batches(model, context, 60, false);
+  return traces;
+}
+
+TEST_P(RanksOnGpu, GiveTheBitsOfOneRank) {
+  static std::map<std::string, std::map<std::string, Trace>> want;
+  if (want.count(name()) == 0)
+    want[name()] = run_all(model_of(name(), 1, kDeterministic), kDeterministic, false);
+  const Model model = model_of(name(), world(), kDeterministic);
+  for (const auto& [what, trace] : run_all(model, kDeterministic, false))
+    expect_same(trace, want[name()][what], what);
+}
+
+TEST_P(RanksOnGpu, ExactNumericsToo) {
+  if (name() != "demo") GTEST_SKIP() << "the bundled model alone";
+  const Context exact{.numerics = Numerics::kExact, .need_batch_invariant = true};
+  static const auto want = run_all(model_of("demo", 1, exact), exact, true);
+  const Model model = model_of("demo", world(), exact);
+  for (const auto& [what, trace] : run_all(model, exact, true))
+    expect_same(trace, want.at(what), what);
+}
+
+// Without --deterministic ranks agree with each other.
+TEST_P(RanksOnGpu, ReplicasAgreeInAnyMode) {
+  const Context fast{.numerics = Numerics::kOfficial};
+  const Model model = model_of(name(), world(), fast);
+  for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{100}}) {
+    const Trace trace = run_chunks(model, fast, chunk == 1 ? 40 : 200, chunk, false);
+    for (size_t rank = 1; rank < trace.caches.size(); ++rank)
+      EXPECT_TRUE(trace.caches[rank] == trace.caches[0]) << "rank " << rank << ", " << chunk;
+  }
+}
+
+TEST_P(RanksOnGpu, ManyCapturedStepsKeepTheBits) {
+  const int64_t steps = number_of("DSV4_RANKS_STEPS", 300);
+  static std::map<std::string, Trace> want;
+  if (want.count(name()) == 0)
+    want[name()] = run_batches(model_of(name(), 1, kDeterministic), kDeterministic, steps, true);
+  expect_same(run_batches(model_of(name(), world(), kDeterministic), kDeterministic, steps, true),
+              want[name()], fmt::format("{} steps", steps));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, RanksOnGpu,
+                         testing::Values(std::tuple("demo", 2), std::tuple("demo", 3),
+                                         std::tuple("demo", 4), std::tuple("mxfp4", 2),
+                                         std::tuple("mxfp4", 4), std::tuple("k3", 2),
+                                         std::tuple("k3", 4), std::tuple("k3-e4m3", 2)),
+                         [](const auto& one) {
+                           std::string text =
+                               fmt::format("{}_{}", std::get<0>(one.param), std::get<1>(one.param));
+                           std::replace(text.begin(), text.end(), '-', '_');
+                           return text;
+                         });
+
+// What a fault of one rank says, of the step in which it is.
+std::string fault(int world, std::chrono::milliseconds limit,
+                  const std::function<void(ShardId, int64_t)>& before_step) {
+  const Model model = model_of("demo", world, kDeterministic);
+  const std::vector<int32_t> ids = random_ids(40, model.config().vocab_size, 1);
+  std::string text;
+  Executor executor(model, kDeterministic, {.max_tokens = 40, .max_batch_tokens = 8},
+                    {.limit = limit, .before_step = before_step});
+  const SeqId seq = executor.cache().open();
+  for (size_t first = 0; first < ids.size() && text.empty(); first += 8) {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      const Work work{seq, std::span(ids).subspan(first, 8), Work::Logits::kLast};
+      executor.run({&work, 1});
+    } catch (const Error& error) {
+      text = error.what();
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, limit + std::chrono::seconds(2));
+    }
+  }
+  EXPECT_EQ(text.find('\n'), text.npos);
+  return text;
+}
+
+TEST(RanksOnGpuFault, ARankThatThrowsEndsAll) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+  EXPECT_EQ(fault(2, std::chrono::seconds(20),
+                  [](ShardId id, int64_t step) {
+                    if (id.rank == 1 && step == 3) fail(ErrorCode::kResource, "no memory left");
+                  }),
+            "rank 1: no memory left");
+}
+
+TEST(RanksOnGpuFault, ARankThatStallsEndsAll) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+  const std::string text = fault(2, std::chrono::milliseconds(3000), [](ShardId id, int64_t step) {
+    if (id.rank == 1 && step == 2) std::this_thread::sleep_for(std::chrono::seconds(8));
+  });
+  EXPECT_TRUE(text.starts_with("no answer from rank 1 for 3 s")) << text;
+  std::this_thread::sleep_for(std::chrono::seconds(6));  // it comes back before the program ends
+}
+
+}  // namespace
+}  // namespace dsv4

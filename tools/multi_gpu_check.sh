@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# The check of several GPUs in one call, under 10 minutes on two of them. One GPU is enough for all but
+# the link: its ranks then share it.
+#
+#   tools/multi_gpu_check.sh [OUT] [STEP ...]
+#
+# OUT: folder for logs and JSON (default multi-gpu-check).
+#
+#   exchange   what each rank ends with, faults; under memcheck
+#   bits       --deterministic: the bundled model and six layers of V4-Flash, logits and caches of ranks equal one rank's
+#   soak       DSV4_RANKS_STEPS captured steps with random batches (20,000), equal to one rank's
+#   engine     answers, prefixes from the cache, host memory and the disk, a rank that throws or stalls
+#   faults     what a GPU that is not there says
+#   bench      decode and prefill of six layers of V4-Flash in FP4 on one GPU and on two; the whole model on two H200
+#
+# The exit status is the number of failures; the last line says "N passed, N failed".
+
+set -uo pipefail
+cd "$(dirname "$0")/.."
+bin=${DSV4_BIN:-build/cuda/bin}
+out=multi-gpu-check steps=()
+[[ $# -eq 0 ]] || { out=$1; shift; }
+[ $# -gt 0 ] && steps=("$@") || steps=(exchange bits soak engine faults bench)
+mkdir -p "$out"
+passed=0 failed=0
+gpus=$(nvidia-smi -L | wc -l)
+[ "$gpus" -gt 1 ] && two=0,1 || two=0,0
+export DSV4_RANKS_GPUS=$([ "$gpus" -gt 1 ] && echo 2 || echo 1)
+nvidia-smi topo -p2p w > "$out/topology.log" 2>&1
+
+check() { # check NAME SECONDS COMMAND ...
+  local name=$1 seconds=$2 begin=$SECONDS status
+  shift 2
+  timeout "$seconds" "$@" > "$out/$name.log" 2>&1
+  status=$?
+  if [ $status -eq 0 ]; then
+    passed=$((passed + 1))
+    echo "$name: $((SECONDS - begin)) s"
+  else
+    failed=$((failed + 1))
+    echo "FAILED: $name (status $status, $((SECONDS - begin)) s), see $out/$name.log"
+    grep -E 'Failure|error|ERROR|FAILED|=====.*(Invalid|Race|hazard)' -A6 "$out/$name.log" | head -n 20
+  fi
+  free_again "$name"
+}
+
+# No process of ours may keep memory of a GPU.
+free_again() { # free_again NAME
+  local used
+  used=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null | wc -l)
+  [ "$used" -eq 0 ] || echo "note: after $1 $used processes hold memory of a GPU"
+}
+
+refused() { # refused TEXT ARGUMENTS ...: one line that begins so, within 15 s
+  local text=$1 said
+  shift
+  said=$(timeout 15 "$bin/dsv4" "$@" 2>&1) && return 1
+  echo "$said"
+  [ "$(wc -l <<< "$said")" -eq 1 ] && grep -qF "$text" <<< "$said"
+}
+
+for step in "${steps[@]}"; do
+  case "$step" in
+    exchange)
+      check exchange 60 "$bin/device_ranks_test"
+      check exchange-memcheck 120 compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/device_ranks_test" ;;
+    bits) check bits 240 "$bin/ranks_gpu_test" --gtest_filter=-*ManyCapturedSteps* ;;
+    soak)
+      DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} \
+        check soak 240 "$bin/ranks_gpu_test" '--gtest_filter=*ManyCapturedSteps*/demo_2' ;;
+    engine) check engine 120 "$bin/engine_ranks_gpu_test" ;;
+    faults)
+      check gpu-missing 15 refused "no GPU cuda:$gpus" run demo -p a -n 1 --gpus "0,$gpus"
+      check gpus-mixed 15 refused "want GPUs alone" run demo -p a -n 1 --gpus cpu,0 ;;
+    bench)
+      for where in 0 $two; do
+        check "decode-6-$where" 120 "$bin/dsv4" bench decode --synthetic flash --experts mxfp4 --layers 6 \
+          --batch 1,8,32 --gpus $where --json
+        check "prefill-6-$where" 120 "$bin/dsv4" bench prefill --synthetic flash --experts mxfp4 --layers 6 \
+          --tokens 8192 --gpus $where --json
+      done
+      # 73.3 GiB of weights on each GPU.
+      if [ "$gpus" -gt 1 ] && [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -1)" -gt 90000 ]; then
+        check decode-flash 240 "$bin/dsv4" bench decode --synthetic flash --experts mxfp4 --batch 1,8,32 --gpus 2 --json
+      fi ;;
+    *) echo "no step $step"; failed=$((failed + 1)) ;;
+  esac
+done
+echo "$passed passed, $failed failed"
+exit $failed
