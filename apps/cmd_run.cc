@@ -13,6 +13,7 @@
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/expert_options.h"
+#include "apps/expert_report.h"
 #include "apps/generation.h"
 #include "apps/run_answers.h"
 #include "apps/run_prompts.h"

@@ -1,19 +1,15 @@
 #include "apps/expert_options.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "apps/common.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/engine/device_model.h"
-#include "dsv4/engine/expert_store.h"
 #include "dsv4/model/expert_counts.h"
-#include "dsv4/model/model.h"
 
 namespace dsv4::apps {
 namespace {
@@ -109,56 +105,6 @@ std::optional<ExpertMemory> expert_memory(const ExpertOptions& options, const Mo
     memory.order =
         parse_expert_counts(read_text_file(options.counts, kMostBytes), options.counts, config);
   return memory;
-}
-
-namespace {
-
-// The average of all layers, which have one size in the released models.
-int64_t expert_bytes(const ExpertPlaces& places) {
-  return places.host_bytes() / std::max<int64_t>(places.homes(), 1);
-}
-
-double hit_rate(const ExpertCounts& counts) {
-  const int64_t chosen = counts.hits + counts.moves + counts.read_at_home;
-  return chosen == 0 ? 0 : static_cast<double>(counts.hits) / static_cast<double>(chosen);
-}
-
-}  // namespace
-
-ExpertCounts expert_counts(const Model& model) {
-  const ExpertStore* const store = model.expert_store();
-  return store == nullptr ? ExpertCounts{} : store->read_counts();
-}
-
-nlohmann::ordered_json expert_report(const Model& model, const ExpertCounts& before) {
-  const ExpertStore* const store = model.expert_store();
-  if (store == nullptr) return nullptr;
-  const ExpertPlaces& places = store->places();
-  const ExpertCounts now = store->read_counts();
-  const ExpertCounts counts{.hits = now.hits - before.hits,
-                            .moves = now.moves - before.moves,
-                            .read_at_home = now.read_at_home - before.read_at_home,
-                            .impossible = now.impossible - before.impossible};
-  return {{"resident", places.resident()},
-          {"fixed", places.all() - places.homes()},
-          {"transient", places.transient()},
-          {"experts", places.all()},
-          {"hits", counts.hits},
-          {"fetched", counts.moves},
-          {"read_at_home", counts.read_at_home},
-          {"bad_ids", counts.impossible},
-          {"hit_rate", hit_rate(counts)},
-          {"link_bytes", (counts.moves + counts.read_at_home) * expert_bytes(places)}};
-}
-
-std::string expert_text(const Model& model) {
-  const ExpertStore* const store = model.expert_store();
-  if (store == nullptr) return {};
-  const ExpertCounts counts = store->read_counts();
-  return fmt::format(
-      "{:.1f} % of chosen experts in GPU memory, {} over the link while decoding",
-      100 * hit_rate(counts),
-      size_text((counts.moves + counts.read_at_home) * expert_bytes(store->places())));
 }
 
 }  // namespace dsv4::apps

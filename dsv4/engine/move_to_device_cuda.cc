@@ -21,6 +21,7 @@
 #include "dsv4/device/event.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/expert_places.h"
 #include "dsv4/engine/pack_experts.h"
 
 namespace dsv4 {

@@ -126,11 +126,14 @@ TEST_F(ExpertsInHostMemory, LogitsHaveTheBitsOfTheResidentModel) {
                      got = test::all_logits(outside, Numerics::kOfficial, text, chunk);
         EXPECT_TRUE(test::same_bits(want, got));
       }
-      const ExpertCounts counts = outside.expert_store()->read_counts();
+      const ExpertStats stats = outside.expert_store()->read_stats();
+      const ExpertCounts counts = stats.sum();
       fmt::print("{} share {}: {} hits, {} fetched, {} read at home\n", experts, share, counts.hits,
                  counts.moves, counts.read_at_home);
       EXPECT_GT(counts.moves, 0);
       EXPECT_EQ(counts.impossible, 0);
+      EXPECT_EQ(stats.prompt_steps, 2) << "chunks of 300 and of 100 tokens";
+      EXPECT_GT(stats.prompt_bytes, 0);
     }
   }
 }
