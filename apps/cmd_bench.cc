@@ -10,6 +10,7 @@
 #include "apps/bench_rounds.h"
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/expert_record.h"
 #include "apps/expert_report.h"
 #include "apps/json_report.h"
 #include "dsv4/base/bits.h"
@@ -30,7 +31,7 @@ constexpr int64_t kMaxSequences = 1 << 20, kMaxTokens = 1 << 30;
 struct DecodeOptions : BenchOptions {
   std::string batch = "1", context = "4096";
   int64_t steps = 32;
-  std::string trace;
+  std::string trace, counts_out;
   RoundOptions rounds;
 };
 struct PrefillOptions : BenchOptions {
@@ -361,8 +362,10 @@ void bench_decode(DecodeOptions options) {
       for (const RoundKind& kind : kinds)
         caches.push_back(limits_of(options, kind, batch, context));
   }
+  const std::unique_ptr<AtomicFile> counts = open_counts_file(options.counts_out);
   BenchModel bench(options, caches);
   check_positions(bench.model(), caches);
+  if (counts != nullptr) require_counted_steps(bench.model());
   Json results = Json::array();
   for (const int64_t context : contexts) {
     for (const int64_t batch : batches)
@@ -370,6 +373,7 @@ void bench_decode(DecodeOptions options) {
         results.push_back(kind.drafts == 0 ? decode_row(bench, options, batch, context)
                                            : round_row(bench, options, kind, batch, context));
   }
+  if (counts != nullptr) write_fetched_counts(bench.model(), *counts);
   report(options, bench.header(), std::move(results));
 }
 
@@ -407,6 +411,11 @@ void add_bench(CLI::App& app, Action& action) {
   add_round_options(*decode, d->rounds);
   decode->add_option("--trace", d->trace,
                      "file for a trace of one step of the last combination (device, CUPTI)");
+  decode
+      ->add_option("--experts-counts-out", d->counts_out,
+                   "write how often each expert is used, for --experts-counts")
+      ->option_text("FILE")
+      ->needs("--experts-memory");
   decode->callback([d, &action] { action = [d] { bench_decode(*d); }; });
 
   CLI::App* prefill =

@@ -22,7 +22,6 @@ class Validator;
 
 namespace dsv4 {
 class Device;
-class ExpertTrace;
 struct ModelConfig;
 class ModelShard;
 using Model = ModelShard;
@@ -46,11 +45,6 @@ void add_deterministic(CLI::App& command, bool& deterministic);
 void add_choices(CLI::App& command, std::vector<ImplChoice>& choices);
 // --check-numbers
 void add_check_numbers(CLI::App& command, bool& check);
-// --experts-trace FILE (engine/expert_trace.h)
-void add_experts_trace(CLI::App& command, std::string& file);
-// Null: no file is wanted. Throws kUnsupported for steps on a device.
-std::shared_ptr<ExpertTrace> open_trace(const std::string& file, const std::string& device,
-                                        const ModelConfig& config);
 // --device auto|cpu|cuda[:N], and --gpus N|all|LIST; `device` as open_device() takes it
 void add_device(CLI::App& command, std::string& device);
 // Copies the weights to the device, with a progress bar. Throws before copying when they and a
