@@ -10,6 +10,8 @@
 #include "dsv4/engine/expert_store.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/model/dry_run.h"
+#include "dsv4/model/released.h"
+#include "dsv4/plan/plan.h"
 #include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
@@ -79,6 +81,31 @@ TEST(ExpertStep, FetchesBetweenRouterAndExperts) {
   EXPECT_EQ(calls_of(model, *hopper, 8), fetched);
   const std::vector<std::string> many = calls_of(model, *hopper, 100);
   EXPECT_EQ(std::count(many.begin(), many.end(), "experts_fetch=sm90"), kLayers);
+}
+
+// The plan knows the sizes of images from the list of tensors alone.
+TEST(ExpertStep, PlanHasTheBytesOfTheImages) {
+  const std::unique_ptr<Device> hopper =
+      Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
+  const ModelConfig config = released_config("flash");
+  for (const char* format : {"mxfp4", "nvfp4", "k2", "k3", "k5"}) {
+    SCOPED_TRACE(format);
+    const auto released = released_format(format);
+    const Recipe recipe = released ? Recipe() : recipe_of_flags(format, "");
+    Model model = synthetic_model(
+        "flash", released ? SyntheticFormats({}, *released) : SyntheticFormats(recipe), kLayers, 1);
+    const std::vector<PackedExperts> packed = model.choose_layouts({.device = hopper.get()});
+    ASSERT_EQ(std::ssize(packed), kLayers);
+    const MemoryPlan plan =
+        plan_memory(config,
+                    convert_list(stored_tensors(official_tensor_list(
+                                     config, false, released.value_or(WeightFormat::kMxfp4))),
+                                 recipe, config.o_groups),
+                    {.context = 1000});
+    for (size_t l = 0; l < packed.size(); ++l)
+      EXPECT_EQ(plan.expert_bytes[l],
+                packed[l].images.gate_up.bytes() + packed[l].images.down.bytes());
+  }
 }
 
 }  // namespace
