@@ -9,6 +9,7 @@
 #include "apps/json_report.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/plan/link_probe.h"
 #include "dsv4/plan/probe.h"

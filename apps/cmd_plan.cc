@@ -12,6 +12,7 @@
 #include "apps/plan_experts.h"
 #include "apps/plan_model.h"
 #include "apps/threads.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/plan/plan.h"
 #include "dsv4/plan/rank_plan.h"
 

@@ -250,19 +250,6 @@ SyntheticFormats read_formats(const std::string& experts, const std::string& den
   return {read_recipe("", dense, file), *released};
 }
 
-std::string size_text(int64_t bytes) {
-  if (bytes < 0) return "-" + size_text(-bytes);
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  const char* unit = "";
-  for (const char* larger : {"KiB", "MiB", "GiB"}) {
-    value /= 1024;
-    unit = larger;
-    if (value < 1024) break;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
-}
-
 std::string tokenizer_file(const std::string& folder) {
   std::string path = folder + kTokenizerFile;
   if (!is_present(path)) {

@@ -76,9 +76,6 @@ SyntheticFormats read_formats(const std::string& experts, const std::string& den
 // input.
 std::string input_name(const std::string& path);
 
-// "113.1 GiB", "18.4 MiB", "584 B"
-std::string size_text(int64_t bytes);
-
 // The tokenizer.json of a model's folder, for commands that read or write text. Throws kBadInput
 // when the folder has none.
 std::string tokenizer_file(const std::string& folder);

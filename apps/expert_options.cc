@@ -1,40 +1,24 @@
 #include "apps/expert_options.h"
 
 #include <CLI/CLI.hpp>
-#include <charconv>
-#include <cmath>
 
 #include "apps/common.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/model/expert_counts.h"
 
 namespace dsv4::apps {
 namespace {
 
-// "60G", "23.5GiB", "512m": K, M, G and T are powers of 1024; -1: none of these.
-int64_t parse_size(std::string_view text) {
-  double number = 0;
-  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !(number > 0)) return -1;
-  std::string unit(at, text.data() + text.size());
-  for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  if (unit.ends_with("IB")) unit.resize(unit.size() - 2);
-  constexpr std::string_view kUnits = "KMGT";
-  const size_t power = unit.size() == 1 ? kUnits.find(unit) : kUnits.npos;
-  if (power == kUnits.npos) return -1;
-  const double bytes = std::ldexp(number, 10 * static_cast<int>(power + 1));
-  return bytes < 0x1p60 ? static_cast<int64_t>(bytes) : -1;
-}
-
 int64_t size_option(const char* option, const std::string& text) {
-  const int64_t bytes = parse_size(text);
-  if (bytes < 0)
+  const std::optional<int64_t> bytes = parse_size(text);
+  if (!bytes)
     throw CLI::ValidationError(
         option, fmt::format("'{}': want a size such as 60G or 512M", quotable(text)));
-  return bytes;
+  return *bytes;
 }
 
 void add_size(CLI::App& command, const char* name, std::optional<int64_t>& bytes,

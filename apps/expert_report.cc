@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/common.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/engine/expert_store.h"
 #include "dsv4/model/model.h"
 

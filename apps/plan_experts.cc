@@ -7,6 +7,7 @@
 #include "apps/common.h"
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/size_text.h"
 
 namespace dsv4::apps {
 

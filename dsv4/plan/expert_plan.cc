@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/size_text.h"
 
 namespace dsv4 {
 namespace {
@@ -55,11 +56,11 @@ ExpertFit fit_experts(const MemoryPlan& plan, const Machine& machine,
   const int64_t room = result.gpu_room - result.dense_bytes;
   if (room <= 0)
     fail(ErrorCode::kResource, "{} has room for {}: dense weights and the cache take {}",
-         machine.name, gib_text(result.gpu_room), gib_text(result.dense_bytes));
+         machine.name, size_text(result.gpu_room, 2), size_text(result.dense_bytes, 2));
   const int64_t given = request.gpu_bytes.value_or(room);
   if (given > room)
     fail(ErrorCode::kResource, "{} has room for {} of experts, {} are wanted", machine.name,
-         gib_text(room), gib_text(given));
+         size_text(room, 2), size_text(given, 2));
   result.places =
       plan_places(plan.expert_bytes, plan.config.num_experts, given, request.host_bytes);
   result.chosen = plan.config.experts_per_token;
