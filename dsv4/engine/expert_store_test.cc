@@ -57,16 +57,6 @@ ExpertPlaces some_places(int64_t homes = 1 << 20) {
   return plan_places({700, 256, 1000}, kExperts, 60 * 1024, homes * 256);
 }
 
-ExpertOrder random_order(Rng& rng, int64_t layers) {
-  ExpertOrder order(static_cast<size_t>(layers));
-  for (auto& layer : order) {
-    for (int32_t e = 0; e < kExperts; ++e) layer.push_back(e);
-    for (size_t i = layer.size(); i > 1; --i)
-      std::swap(layer[i - 1], layer[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
-  }
-  return order;
-}
-
 // A store whose experts have random bytes.
 struct Filled {
   CountedMemory locked, device;
@@ -83,7 +73,7 @@ struct Filled {
 // Layers of different sizes, which share the transient places, over many steps.
 void check_steps(const ExpertPlaces& places) {
   Rng rng(11);
-  const ExpertOrder order = random_order(rng, places.layers());
+  const ExpertOrder order = test::random_order(rng, places.layers(), kExperts);
   const Filled filled(places, order);
   const ExpertStore& store = filled.store;
   std::vector<test::Choices> choices;
@@ -143,7 +133,7 @@ TEST(ExpertStore, FixedExpertsStay) {
 TEST(ExpertStore, BeginsAsOrdered) {
   Rng rng(5);
   const ExpertPlaces places = some_places(250);
-  const ExpertOrder order = random_order(rng, places.layers());
+  const ExpertOrder order = test::random_order(rng, places.layers(), kExperts);
   const Filled filled(places, order);
   for (int64_t l = 0; l < places.layers(); ++l) {
     for (int64_t i = 0; i < kExperts; ++i) {

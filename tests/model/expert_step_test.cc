@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "dsv4/device/device.h"
-#include "dsv4/engine/expert_store.h"
 #include "dsv4/engine/model_cache.h"
+#include "dsv4/engine/stored_images_test.h"
 #include "dsv4/model/dry_run.h"
 #include "dsv4/model/released.h"
 #include "dsv4/plan/plan.h"
@@ -18,17 +18,6 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kLayers = 4;
-
-// Memory that is handed out and never touched, but for the tables of a store.
-class Reserved final : public Memory {
- public:
-  std::byte* allocate(int64_t bytes) override { return host_memory().allocate(bytes); }
-  void release(std::byte* data) noexcept override { host_memory().release(data); }
-  void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
-    host_memory().upload(to, from, bytes);
-  }
-  void download(std::byte*, const std::byte*, int64_t) override {}
-};
 
 class Calls final : public Observer {
  public:
@@ -70,11 +59,7 @@ TEST(ExpertStep, FetchesBetweenRouterAndExperts) {
   const int64_t bytes = packed[0].images.gate_up.bytes() + packed[0].images.down.bytes();
   const ExpertPlaces places =
       plan_places(std::vector<int64_t>(kLayers, bytes), 256, 200 * bytes, int64_t{1} << 40);
-  Reserved memory;
-  const auto store = std::make_shared<ExpertStore>(places, memory, memory);
-  std::vector<ExpertsFetchArgs> fetch;
-  for (int64_t l = 0; l < kLayers; ++l) fetch.push_back(store->layer(l));
-  model.fetch_experts(fetch, store);
+  test::fetch_from_reserved(model, places);
   const std::vector<std::string> fetched =
       every_layer({"moe=sm90_few", "experts_fetch=sm90", "experts=sm90_few_e4m3"});
   EXPECT_EQ(calls_of(model, *hopper, 1), fetched);
