@@ -49,6 +49,7 @@ Json report_json(const LinkOptions& options, Device& device, const LinkReport& r
           {"expert_bytes", options.expert_bytes},
           {"host_bytes", options.host_bytes},
           {"threads", options.threads},
+          {"kernel_runs_here", report.kernels},
           {"results", rows},
           {"launches", launches}};
 }
@@ -68,6 +69,8 @@ void print_rates(const Json& report) {
                  row.contains(rate) ? fmt::format("{:.1f}", 1e-9 * row[rate].get<double>()) : "");
     fmt::print("\n");
   }
+  if (!report["kernel_runs_here"].get<bool>())
+    fmt::print("the kernel needs a GPU of compute capability 9.0\n");
   for (const Json& launch : report["launches"])
     fmt::print("{} experts by {} CTAs: {:.0f} us\n", launch["experts"].get<int>(),
                launch["ctas"].get<int>(), launch["us"].get<double>());
