@@ -33,7 +33,7 @@ UnitStoreOptions tiers_of(const ChatModelOptions& options) {
 
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,
                                         const ServedModel& text,
-                                        std::shared_ptr<ExpertTrace>& trace) {
+                                        std::function<void()>& finish_record) {
   check_expert_options(options.experts, options.device);
   const Devices devices = open_devices(options.device);
   auto model =
@@ -59,11 +59,14 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
   engine.max_batch_tokens =
       std::max<int64_t>(options.max_batch_tokens.value_or(devices.front() == nullptr ? 512 : 2048),
                         options.max_batch);
-  trace = open_trace(options.experts_trace, options.device, model->config());
-  engine.expert_trace = trace;
+  const auto record = std::make_shared<const ExpertRecord>(
+      options.record, options.device, options.experts.wanted(), model->config());
+  engine.expert_trace = record->trace();
   place_model(*model, devices, cache_bytes(*model, engine), step_context(engine),
               expert_memory(options.experts, model->config(), cache_limits(engine),
                             engine.tiers.ram_bytes));
+  record->begin(*model);
+  if (options.record.wanted()) finish_record = [record, model] { record->finish(*model); };
   return model_engine(std::move(model), engine);
 }
 
@@ -129,8 +132,9 @@ ChatModel load_chat_model(const ChatModelOptions& options) {
   text.created = std::time(nullptr);
   constexpr std::string_view kScript = "script:";
   if (options.engine.starts_with(kScript)) {
-    if (!options.experts_trace.empty())
-      fail(ErrorCode::kBadInput, "--experts-trace: --engine script chooses no experts");
+    if (options.record.wanted())
+      fail(ErrorCode::kBadInput,
+           "--experts-trace and --experts-counts-out: --engine script chooses no experts");
     if (options.experts.wanted()) refuse_expert_memory("--engine script has no experts");
     const std::string file = options.engine.substr(kScript.size());
     const EngineLimits limits{.vocab_size = text.tokenizer->vocab_size(),
@@ -140,7 +144,7 @@ ChatModel load_chat_model(const ChatModelOptions& options) {
     model.engine = script_engine(read_text_file(file), file, text.tokenizer, limits);
   } else {
     if (!options.engine.empty()) fail(ErrorCode::kBadInput, "--engine: want script:FILE");
-    model.engine = load_engine(options, folder, text, model.trace);
+    model.engine = load_engine(options, folder, text, model.finish_record);
   }
   text.limits = model.engine->limits();
   return model;

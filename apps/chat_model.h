@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "apps/expert_options.h"
+#include "apps/expert_record.h"
 #include "apps/speculate_options.h"
 #include "dsv4/cache/block_events.h"
-#include "dsv4/engine/expert_trace.h"
 #include "dsv4/server/engine_port.h"
 #include "dsv4/server/served_model.h"
 
@@ -31,7 +31,8 @@ struct ChatModelOptions {
   int64_t max_itl_ms = 100;
   int64_t max_scored_tokens = 0;  // of prompts, per step
   double ram_cache_gb = 0, disk_cache_gb = 64;
-  std::string disk_cache, experts_trace;
+  std::string disk_cache;
+  ExpertRecordOptions record;
   ExpertOptions experts;
   std::function<void(const std::string& error)> on_disk_state;  // UnitStoreOptions
   BlockEvents block_events;                                     // EngineOptions
@@ -43,8 +44,9 @@ struct ChatModelOptions {
 
 struct ChatModel {
   std::unique_ptr<EnginePort> engine;
-  std::shared_ptr<ServedModel> text;   // its limits are the engine's
-  std::shared_ptr<ExpertTrace> trace;  // null: none is written
+  std::shared_ptr<ServedModel> text;  // its limits are the engine's
+  // Completes the files of ExpertRecordOptions, when the engine is gone; empty: there are none.
+  std::function<void()> finish_record;
 };
 
 void add_chat_model_options(CLI::App& command, ChatModelOptions& options);

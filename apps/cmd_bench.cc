@@ -10,7 +10,10 @@
 #include "apps/bench_rounds.h"
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/expert_record.h"
+#include "apps/expert_report.h"
 #include "apps/json_report.h"
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/chat/sha256.h"
 #include "dsv4/engine/rank_memories.h"
@@ -32,7 +35,7 @@ constexpr int64_t kMaxSequences = 1 << 20, kMaxTokens = 1 << 30;
 struct DecodeOptions : BenchOptions {
   std::string batch = "1", context = "4096";
   int64_t steps = 32;
-  std::string trace;
+  std::string trace, counts_out;
   RoundOptions rounds;
 };
 struct PrefillOptions : BenchOptions {
@@ -161,17 +164,6 @@ void fill_all_caches(const Model& model, Executor& executor, uint64_t seed) {
 }
 #endif
 
-// What steps of so many seconds did with experts in host memory, if some are there.
-void add_outside(const Model& model, const ExpertCounts& before, int64_t steps, double time,
-                 Json& row) {
-  Json outside = expert_report(model, before);
-  if (outside.is_null()) return;
-  const double link = outside["link_bytes"].get<double>() / static_cast<double>(steps);
-  outside["link_bytes_per_step"] = link;
-  outside["link_bytes_per_s"] = link / time;  // over whole steps, of which copies are a part
-  row["experts_in_host_memory"] = std::move(outside);
-}
-
 Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind& kind,
                int64_t batch, int64_t context) {
   const Model& model = bench.model();
@@ -186,7 +178,7 @@ Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind&
   for (int i = 0; i < kWarmSteps; ++i) rounds.step();
   const double warm = seconds_between(begin, Clock::now());
   const int64_t before = rounds.tokens();
-  const ExpertCounts counts = expert_counts(model);
+  const ExpertStats before_steps = expert_stats(model);
   std::vector<double> times, drafts;
   for (int64_t i = 0; i < options.steps; ++i) {
     const auto from = Clock::now();
@@ -208,7 +200,7 @@ Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind&
               {"expected_tokens_per_round", kind.expected_tokens()},
               {"tokens_per_second", static_cast<double>(batch) * kind.expected_tokens() / time},
               {"warm_up_seconds", warm}};
-  add_outside(model, counts, options.steps, time, row);
+  add_expert_report(model, before_steps, options.steps, time, row);
   row["memory"] = bench.memory(limits);
   if (!options.trace.empty())
     row["trace"] = bench.trace(
@@ -231,7 +223,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
   const auto begin = Clock::now();
   for (int i = 0; i < kWarmSteps; ++i) decoding.step();
   const double warm = seconds_between(begin, Clock::now());
-  const ExpertCounts before = expert_counts(model);
+  const ExpertStats before = expert_stats(model);
   std::vector<double> steps;
   for (int64_t i = 0; i < options.steps; ++i) {
     const auto from = Clock::now();
@@ -244,7 +236,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
               {"ms_per_step", 1e3 * time},
               {"tokens_per_second", static_cast<double>(batch) / time},
               {"warm_up_seconds", warm}};
-  add_outside(model, before, options.steps, time, row);
+  add_expert_report(model, before, options.steps, time, row);
   add_shares(decode_cost(model, options.numerics, batch, context), time, bench.roofs(), row);
   add_experts(bench.count_experts(executor, [&] { decoding.step(); }), bench.roofs(), row);
   row["memory"] = bench.memory(limits);
@@ -283,12 +275,15 @@ Json prefill_row(BenchModel& bench, const PrefillOptions& options, int64_t token
   };
   const double warm =
       timed(limits.max_batch_tokens);  // allocates workspaces, initializes libraries
+  const ExpertStats before = expert_stats(model);
   const double time = timed(tokens);
   Json row = {{"tokens", tokens},
               {"chunk", limits.max_batch_tokens},
               {"seconds", time},
               {"tokens_per_second", static_cast<double>(tokens) / time},
               {"warm_up_seconds", warm}};
+  const int64_t chunks = ceil_div(tokens, limits.max_batch_tokens);
+  add_expert_report(model, before, chunks, time / static_cast<double>(chunks), row);
   add_shares(prefill_cost(model, options.numerics, tokens, limits.max_batch_tokens), time,
              bench.roofs(), row);
   row["memory"] = bench.memory(limits);
@@ -342,12 +337,8 @@ void print_text(const Json& report) {
     fmt::print("\n");
     if (row.contains("distinct_experts"))
       fmt::print("    {:.1f} experts read a layer\n", row["distinct_experts"].get<double>());
-    if (row.contains("experts_in_host_memory")) {
-      const Json& outside = row["experts_in_host_memory"];
-      fmt::print("    {:.1f} % of chosen experts in GPU memory, {} of a step over the link\n",
-                 100 * outside["hit_rate"].get<double>(),
-                 size_text(static_cast<int64_t>(outside["link_bytes_per_step"].get<double>())));
-    }
+    if (const std::string outside = expert_row_text(row); !outside.empty())
+      fmt::print("    {}\n", outside);
     if (row.contains("trace"))
       fmt::print("    traced: {:.1f} us, {:.1f} us without a kernel, {:.1f} us of overlap\n",
                  row["trace"]["wall_us"].get<double>(), row["trace"]["idle_us"].get<double>(),
@@ -389,8 +380,10 @@ void bench_decode(DecodeOptions options) {
       for (const RoundKind& kind : kinds)
         caches.push_back(limits_of(options, kind, batch, context));
   }
+  const std::unique_ptr<AtomicFile> counts = open_counts_file(options.counts_out);
   BenchModel bench(options, caches);
   check_positions(bench.model(), caches);
+  if (counts != nullptr) require_counted_steps(bench.model());
   Json results = Json::array();
   for (const int64_t context : contexts) {
     for (const int64_t batch : batches)
@@ -398,6 +391,7 @@ void bench_decode(DecodeOptions options) {
         results.push_back(kind.drafts == 0 ? decode_row(bench, options, batch, context)
                                            : round_row(bench, options, kind, batch, context));
   }
+  if (counts != nullptr) write_fetched_counts(bench.model(), *counts);
   report(options, bench.header(), std::move(results));
 }
 
@@ -435,6 +429,11 @@ void add_bench(CLI::App& app, Action& action) {
   add_round_options(*decode, d->rounds);
   decode->add_option("--trace", d->trace,
                      "file for a trace of one step of the last combination (device, CUPTI)");
+  decode
+      ->add_option("--experts-counts-out", d->counts_out,
+                   "write how often each expert is used, for --experts-counts")
+      ->option_text("FILE")
+      ->needs("--experts-memory");
   decode->callback([d, &action] { action = [d] { bench_decode(*d); }; });
 
   CLI::App* prefill =
@@ -452,6 +451,7 @@ void add_bench(CLI::App& app, Action& action) {
 
   add_bench_serve(*command, action);
   add_bench_cache(*command, action);
+  add_bench_link(*command, action);
 }
 
 }  // namespace dsv4::apps

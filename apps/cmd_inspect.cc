@@ -1,6 +1,6 @@
 // dsv4 inspect MODEL|ops|env|device: shows the contents of a checkpoint, the implementations of
 // ops or of one step, the environment variables or the GPUs. dsv4 inspect prompt|completion MODEL:
-// shows the chat encoding.
+// shows the chat encoding; dsv4 inspect experts MODEL: experts in host memory.
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -12,6 +12,7 @@
 #include "apps/inspect_model.h"
 #include "apps/inspect_step.h"
 #include "apps/json_report.h"
+#include "apps/plan_experts.h"
 #include "apps/threads.h"
 
 #include "dsv4/base/env.h"
@@ -68,6 +69,28 @@ void inspect_env(bool json) {
   }
 }
 
+struct InspectOptions {
+  std::string what;
+  bool json = false, verify = false;
+  InspectChatOptions chat;
+  InspectStepOptions step;
+  PlanOptions experts;
+};
+
+// Several options are shared with other words.
+PlanOptions expert_options(const InspectOptions& options) {
+  PlanOptions plan = options.experts;
+  plan.command = "inspect experts";
+  plan.model = options.chat.model;
+  plan.experts = options.step.experts;
+  plan.dense = options.step.dense;
+  plan.recipe = options.step.recipe;
+  plan.machine = options.step.gpu.empty() ? "1xh200" : "1x" + options.step.gpu;
+  plan.numerics = options.step.numerics;
+  plan.mtp = options.step.mtp;
+  return plan;
+}
+
 // Options of `inspect prompt`.
 void add_chat_options(CLI::App& command, InspectChatOptions& options) {
   command.add_option("--effort-profile", options.effort_profile, "texts of reasoning efforts")
@@ -93,24 +116,21 @@ void add_inspect(CLI::App& app, Action& action) {
       "h200\n"
       "         echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | "
       "dsv4 inspect prompt demo");
-  struct Options {
-    std::string what;
-    bool json = false, verify = false;
-    InspectChatOptions chat;
-    InspectStepOptions step;
-  };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectOptions>();
   command->add_option(
       "what", options->what,
-      "model folder, ORG/NAME, demo, ops, env or device; prompt or completion of a model");
+      "model folder, ORG/NAME, demo, ops, env or device; prompt, completion or experts of a model");
   command->add_option("model", options->chat.model,
-                      "of prompt and completion: a folder with tokenizer.json, or demo");
+                      "of prompt and completion: a folder with tokenizer.json, or demo; of "
+                      "experts also ORG/NAME");
   command->add_flag("--json", options->json, "print one JSON object");
   command->add_flag("--verify", options->verify,
                     "of a model: read every weight and look for values that are no numbers");
   add_chat_options(*command, options->chat);
   add_step_options(*command, options->step);
-  command->callback([options, &action] {
+  add_inspect_experts(*command, options->experts);
+  command->callback([options, command, &action] {
+    if (command->count("--context") > 0) options->experts.context = options->step.context;
     action = [options] {
       if (options->what.empty())
         fail(ErrorCode::kBadInput, "inspect what? A model folder, demo, ops, env or device");
@@ -120,8 +140,14 @@ void add_inspect(CLI::App& app, Action& action) {
           fail(ErrorCode::kBadInput, "inspect {} needs a model folder, or demo", options->what);
         return prompt ? inspect_prompt(options->chat) : inspect_completion(options->chat);
       }
+      if (options->what == "experts")
+        return inspect_experts(expert_options(*options), options->json);
       if (!options->chat.model.empty())
         fail(ErrorCode::kBadInput, "inspect {} takes no second word", options->what);
+      if (options->experts.in_host_memory.wanted() || !options->experts.synthetic.empty())
+        fail(ErrorCode::kBadInput,
+             "--experts-memory and --synthetic show how experts lie: write inspect experts {}",
+             options->what);
       if (!options->step.step.empty() && options->what != "ops")
         fail(ErrorCode::kBadInput, "--step shows the calls of a step: write inspect ops --step {}",
              options->step.step);

@@ -8,15 +8,11 @@
 
 #include "apps/commands.h"
 #include "apps/common.h"
-#include "apps/hub_models.h"
 #include "apps/json_report.h"
 #include "apps/plan_experts.h"
+#include "apps/plan_model.h"
 #include "apps/threads.h"
-#include "dsv4/base/error.h"
-#include "dsv4/convert/stored_tensors.h"
-#include "dsv4/hub/hub_model.h"
-#include "dsv4/model/model.h"
-#include "dsv4/model/released.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/plan/plan.h"
 #include "dsv4/plan/rank_plan.h"
 
@@ -24,60 +20,6 @@ namespace dsv4::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int64_t kDefaultPlanContext = 131072;
-
-struct PlanOptions {
-  std::string model, synthetic, experts, dense, recipe, machine = "cpu";
-  std::optional<int64_t> context;
-  int sequences = 1;
-  int64_t batch_tokens = 512;
-  std::optional<double> reserve_gib;
-  Numerics numerics = Numerics::kOfficial;
-  ExpertOptions in_host_memory;
-  bool mtp = false, json = false;
-};
-
-struct Source {
-  std::string title;
-  ModelConfig config;
-  StoredTensors tensors;
-};
-
-// Config and headers of a model at the hub, which is not fetched.
-Model read_hub_headers(const HubName& name, DrafterKind wanted) {
-  const HubPolicy policy = hub_policy();
-  print_notice(fmt::format("note: {} is not in the cache: its headers are read from {}",
-                           name.text(), policy.endpoint));
-  HubModel model(name, policy, print_notice);
-  const ModelConfig config =
-      parse_config(read_hub_config(model, name.text()), name.text() + "/config.json");
-  return Model(std::make_shared<const ModelSpec>(config, open_hub_checkpoint(model, name.text())),
-               {}, wanted);
-}
-
-Model model_of(const std::string& model, DrafterKind wanted) {
-  const std::optional<HubName> name = hub_name_to_fetch(model);
-  return name ? read_hub_headers(*name, wanted) : Model::load(find_model(model), wanted);
-}
-
-// A checkpoint is validated as for a run, except that its weights are not read.
-Source source_of(const PlanOptions& options, WeightFormat released) {
-  if (options.model.empty() == options.synthetic.empty())
-    fail(ErrorCode::kBadInput, "plan needs either a model or --synthetic flash|pro");
-  if (!options.synthetic.empty()) {
-    const ModelConfig config = released_config(options.synthetic);
-    return {.title = "official " + options.synthetic,
-            .config = config,
-            .tensors = stored_tensors(official_tensor_list(config, options.mtp, released))};
-  }
-  const Model model = model_of(options.model, options.mtp ? DrafterKind::kMtp : DrafterKind::kNone);
-  StoredTensors tensors = stored_tensors(model.checkpoint());
-  if (!options.mtp) drop_drafter(tensors);
-  return {.title = model.checkpoint().folder(),
-          .config = model.config(),
-          .tensors = std::move(tensors)};
-}
 
 // Several GPUs are planned for, but not built.
 bool runs_here(const Machine& machine) {
@@ -97,11 +39,7 @@ std::vector<MachineFit> fits_of(const PlanOptions& options, const MemoryPlan& pl
   }
   std::vector<MachineFit> fits;
   for (Machine& machine : machines) {
-    cap_gpu_memory(options.in_host_memory, machine);
-    if (options.reserve_gib)
-      machine.reserve_bytes =
-          static_cast<int64_t>(std::min(*options.reserve_gib * static_cast<double>(kGiB),
-                                        static_cast<double>(machine.device_bytes)));
+    limit_machine(options, machine);
     fits.push_back({machine, fit(plan, machine)});
   }
   return fits;
@@ -146,16 +84,16 @@ Json ranks_json(const std::vector<RankPlan>& ranks) {
   return list;
 }
 
-void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPlan& plan,
-                     const std::vector<MachineFit>& fits, const std::vector<RankPlan>& ranks,
-                     const std::optional<ExpertFit>& experts) {
+void print_plan_json(const PlannedModel& model, const std::vector<MachineFit>& fits,
+                     const std::vector<RankPlan>& ranks, const std::optional<ExpertFit>& experts) {
+  const MemoryPlan& plan = model.plan;
   const PlanRequest& request = plan.request;
   const Fit& requested = fits[0].fit;
   Json machines = Json::array();
   for (const MachineFit& item : fits) machines.push_back(fit_json(item));
   Json report = {
-      {"model", source.title},
-      {"recipe", recipe.text},
+      {"model", model.title},
+      {"recipe", model.recipe.text},
       {"numerics", name(request.numerics)},
       {"context", request.context},
       {"batch", request.sequences},
@@ -267,31 +205,18 @@ void print_machines(const std::vector<MachineFit>& fits) {
         "and each has the rest and the whole cache\n");
 }
 
-void plan_model(const PlanOptions& options) {
-  const auto [recipe, released] =
-      options.synthetic.empty()
-          ? SyntheticFormats(read_recipe(options.experts, options.dense, options.recipe))
-          : read_formats(options.experts, options.dense, options.recipe);
-  const Source source = source_of(options, released);
-  const ConvertList list = convert_list(source.tensors, recipe, source.config.o_groups);
-  const int64_t positions = source.config.max_positions;
-  const MemoryPlan plan =
-      plan_memory(source.config, list,
-                  {.numerics = options.numerics,
-                   .context = options.context.value_or(std::min(kDefaultPlanContext, positions)),
-                   .sequences = options.sequences,
-                   .batch_tokens = options.batch_tokens,
-                   .threads = num_threads(),
-                   .drafter = options.mtp});
+void show_plan(const PlanOptions& options) {
+  const PlannedModel model = plan_model(options);
+  const MemoryPlan& plan = model.plan;
   const std::vector<MachineFit> fits = fits_of(options, plan);
   std::vector<RankPlan> ranks;
   if (const int devices = fits[0].machine.devices; devices > 1)
-    ranks = plan_ranks(source.config, list, plan.request, devices);
+    ranks = plan_ranks(plan.config, model.list, plan.request, devices);
   std::optional<ExpertFit> experts;
   if (options.in_host_memory.wanted())
     experts = expert_fit(options.in_host_memory, plan, fits[0].machine);
-  if (options.json) return print_plan_json(source, recipe, plan, fits, ranks, experts);
-  fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", converted by the recipe");
+  if (options.json) return print_plan_json(model, fits, ranks, experts);
+  print_title(model);
   print_weights(plan.weights);
   print_memory(plan);
   if (!ranks.empty()) print_ranks(ranks);
@@ -338,7 +263,7 @@ void add_plan(CLI::App& app, Action& action) {
   add_numerics(*command, options->numerics);
   add_threads(*command);
   command->add_flag("--json", options->json, "print one JSON object");
-  command->callback([options, &action] { action = [options] { plan_model(*options); }; });
+  command->callback([options, &action] { action = [options] { show_plan(*options); }; });
 }
 
 }  // namespace dsv4::apps

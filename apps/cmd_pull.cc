@@ -10,6 +10,7 @@
 #include "apps/hub_models.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/hub/download.h"
 #include "dsv4/hub/hub_cache.h"
 #include "dsv4/hub/hub_model.h"

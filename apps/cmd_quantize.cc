@@ -11,6 +11,7 @@
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/convert/quantize.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/model/model.h"

@@ -13,6 +13,8 @@
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/expert_options.h"
+#include "apps/expert_record.h"
+#include "apps/expert_report.h"
 #include "apps/generation.h"
 #include "apps/run_answers.h"
 #include "apps/run_prompts.h"
@@ -44,7 +46,7 @@ struct RunOptions {
   std::optional<int64_t> context;
   int parallel = kDefaultParallel;
   std::string prompt_cache;  // file; empty: none
-  std::string experts_trace;
+  ExpertRecordOptions record;
   ExpertOptions experts;
   SpeculateOptions speculate;
   bool chat = false;
@@ -255,10 +257,13 @@ void run(const RunOptions& options) {
   EngineOptions how = engine_options(options, all);
   apply_speculation(options.speculate, model, how);
   add_prompt_cache(options, folder, model, all.size(), how);
-  how.expert_trace = open_trace(options.experts_trace, options.device, model.config());
+  const ExpertRecord record(options.record, options.device, options.experts.wanted(),
+                            model.config());
+  how.expert_trace = record.trace();
   place_model(
       model, devices, cache_bytes(model, how), step_context(how),
       expert_memory(options.experts, model.config(), cache_limits(how), how.tiers.ram_bytes));
+  record.begin(model);
   Engine engine(model, how);
   if (!options.prompt_cache.empty() && is_present(options.prompt_cache))
     engine.load_prefix(options.prompt_cache);
@@ -281,7 +286,7 @@ void run(const RunOptions& options) {
   const std::vector<int32_t>& answer = answers.all().front().ids;
   text.insert(text.end(), answer.begin(), answer.end());
   if (!options.prompt_cache.empty()) engine.save_prefix(options.prompt_cache, text);
-  if (how.expert_trace != nullptr) how.expert_trace->finish();
+  record.finish(model);
   print_stats(options, timings_of(engine.stats(), answers, begin), answers, model);
 }
 
@@ -391,8 +396,7 @@ void add_run(CLI::App& app, Action& action) {
   add_threads(*command);
   add_check_numbers(*command, options->check_numbers);
   add_expert_options(*command, options->experts);
-  add_experts_trace(*command, options->experts_trace);
-  command->get_option("--experts-trace")->excludes("--check-numbers");
+  add_expert_record(*command, options->record);
   command->callback([options, &action] { action = [options] { run(*options); }; });
 }
 

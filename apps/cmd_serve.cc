@@ -50,12 +50,12 @@ struct ServeOptions {
 // What stays when the engine is gone.
 struct Kept {
   std::shared_ptr<ServedModel> model;
-  std::shared_ptr<ExpertTrace> trace;
+  std::function<void()> finish_record;  // ChatModel
 };
 
 Service::Loaded load(const ServeOptions& options, Kept& kept) {
   ChatModel model = load_chat_model(options.model);
-  kept = {.model = model.text, .trace = model.trace};
+  kept = {.model = model.text, .finish_record = model.finish_record};
   if (!options.names.empty()) model.text->names = options.names;
   model.text->any_name = options.any_model;
   model.text->chat.lenient_tools = options.lenient_tools;
@@ -204,7 +204,7 @@ void serve(ServeOptions options) {
     install_signal_handlers();  // a further signal ends the wait for the engine's last step
   }
   if (kept.model != nullptr && !options.model.disk_cache.empty()) save_replay(options, *kept.model);
-  if (kept.trace != nullptr) kept.trace->finish();
+  if (kept.finish_record) kept.finish_record();
   if (status != 0) throw ExitStatus{status};
 }
 
@@ -403,7 +403,7 @@ void add_serve(CLI::App& app, Action& action) {
   add_chat_model_options(*command, options->model);
   add_request_options(*command, *options);
   add_server_options(*command, *options);
-  add_experts_trace(*command, options->model.experts_trace);
+  add_expert_record(*command, options->model.record);
   command->footer(command->get_footer() +
                   "\n\nOptions by the names of other servers: " + other_names(*command));
   command->callback([options, &action] { action = [options] { serve(*options); }; });

@@ -21,7 +21,6 @@
 #include "dsv4/base/quote.h"
 #include "dsv4/convert/recipe_codebooks.h"
 #include "dsv4/engine/device_model.h"
-#include "dsv4/engine/expert_trace.h"
 #include "dsv4/model/model.h"
 #include "dsv4/ops/inspect.h"
 #include "dsv4/text/tokenizer.h"
@@ -125,23 +124,6 @@ void add_choices(CLI::App& command, std::vector<ImplChoice>& choices) {
 void add_check_numbers(CLI::App& command, bool& check) {
   command.add_flag("--check-numbers", check,
                    "stop at the first op whose output holds NaN or infinity, and name it");
-}
-
-void add_experts_trace(CLI::App& command, std::string& file) {
-  command
-      .add_option("--experts-trace", file,
-                  "write the experts that every token chooses, for tools/expert_trace.py")
-      ->option_text("FILE");
-}
-
-std::shared_ptr<ExpertTrace> open_trace(const std::string& file, const std::string& device,
-                                        const ModelConfig& config) {
-  if (file.empty()) return nullptr;
-  if (!is_cpu(device))
-    fail(ErrorCode::kUnsupported,
-         "--experts-trace is written by steps on the CPU, of a whole model: give --device {}",
-         "cpu");
-  return std::make_shared<ExpertTrace>(file, config);
 }
 
 void add_device(CLI::App& command, std::string& device) {
@@ -267,19 +249,6 @@ SyntheticFormats read_formats(const std::string& experts, const std::string& den
   const std::optional<WeightFormat> released = released_format(experts);
   if (!released) return read_recipe(experts, dense, file);
   return {read_recipe("", dense, file), *released};
-}
-
-std::string size_text(int64_t bytes) {
-  if (bytes < 0) return "-" + size_text(-bytes);
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  const char* unit = "";
-  for (const char* larger : {"KiB", "MiB", "GiB"}) {
-    value /= 1024;
-    unit = larger;
-    if (value < 1024) break;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
 }
 
 std::string tokenizer_file(const std::string& folder) {

@@ -23,7 +23,6 @@ class Validator;
 
 namespace dsv4 {
 class Device;
-class ExpertTrace;
 struct ModelConfig;
 class ModelShard;
 using Model = ModelShard;
@@ -47,11 +46,6 @@ void add_deterministic(CLI::App& command, bool& deterministic);
 void add_choices(CLI::App& command, std::vector<ImplChoice>& choices);
 // --check-numbers
 void add_check_numbers(CLI::App& command, bool& check);
-// --experts-trace FILE (engine/expert_trace.h)
-void add_experts_trace(CLI::App& command, std::string& file);
-// Null: no file is wanted. Throws kUnsupported for steps on a device.
-std::shared_ptr<ExpertTrace> open_trace(const std::string& file, const std::string& device,
-                                        const ModelConfig& config);
 // --device auto|cpu|cuda[:N], and --gpus N|all|LIST; `device` as open_devices() takes it
 void add_device(CLI::App& command, std::string& device);
 // Copies the weights to the devices of the ranks, with a progress bar. Throws before copying when
@@ -83,9 +77,6 @@ SyntheticFormats read_formats(const std::string& experts, const std::string& den
 // How a text that an option or an argument named is called in errors and reports: "-" is standard
 // input.
 std::string input_name(const std::string& path);
-
-// "113.1 GiB", "18.4 MiB", "584 B"
-std::string size_text(int64_t bytes);
 
 // The tokenizer.json of a model's folder, for commands that read or write text. Throws kBadInput
 // when the folder has none.

@@ -7,6 +7,7 @@
 
 #include "apps/commands.h"
 #include "apps/eval_input.h"
+#include "apps/expert_record.h"
 #include "dsv4/base/error.h"
 #include "dsv4/quality/logits_source.h"
 #include "dsv4/quality/perplexity.h"
@@ -15,7 +16,7 @@ namespace dsv4::apps {
 namespace {
 
 struct PerplexityOptions : EvalOptions {
-  std::string experts_trace;
+  ExpertRecordOptions record;
 };
 
 void eval_perplexity(const PerplexityOptions& options) {
@@ -28,12 +29,12 @@ void eval_perplexity(const PerplexityOptions& options) {
 
   const EvalContext context(options, model);
   ModelLogits logits(model, *context, how, options.chunk);
-  const auto trace = open_trace(options.experts_trace, options.device, model.config());
-  if (trace != nullptr) logits.trace_experts(trace.get());
+  const ExpertRecord record(options.record, options.device, false, model.config());
+  if (record.trace() != nullptr) logits.trace_experts(record.trace().get());
   PerplexityMeter meter(options.model);
   read_pieces(windows, how.bos, options.chunk,
               [&](const Piece& piece) { meter.add(logits.next(piece), piece); });
-  if (trace != nullptr) trace->finish();
+  record.finish(model);
   const Perplexity result = meter.result();
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
 
@@ -68,8 +69,7 @@ void add_eval_perplexity(CLI::App& eval, Action& action) {
   command->footer("Example: dsv4 eval ppl demo -f tests/golden/demo/heldout.txt");
   auto options = std::make_shared<PerplexityOptions>();
   add_eval_options(*command, *options);
-  add_experts_trace(*command, options->experts_trace);
-  command->get_option("--experts-trace")->excludes("--check-numbers");
+  add_expert_record(*command, options->record);
   command->callback([options, &action] { action = [options] { eval_perplexity(*options); }; });
 }
 

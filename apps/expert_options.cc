@@ -1,44 +1,24 @@
 #include "apps/expert_options.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "apps/common.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/engine/device_model.h"
-#include "dsv4/engine/expert_store.h"
 #include "dsv4/model/expert_counts.h"
-#include "dsv4/model/model.h"
 
 namespace dsv4::apps {
 namespace {
 
-// "60G", "23.5GiB", "512m": K, M, G and T are powers of 1024; -1: none of these.
-int64_t parse_size(std::string_view text) {
-  double number = 0;
-  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !(number > 0)) return -1;
-  std::string unit(at, text.data() + text.size());
-  for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  if (unit.ends_with("IB")) unit.resize(unit.size() - 2);
-  constexpr std::string_view kUnits = "KMGT";
-  const size_t power = unit.size() == 1 ? kUnits.find(unit) : kUnits.npos;
-  if (power == kUnits.npos) return -1;
-  const double bytes = std::ldexp(number, 10 * static_cast<int>(power + 1));
-  return bytes < 0x1p60 ? static_cast<int64_t>(bytes) : -1;
-}
-
 int64_t size_option(const char* option, const std::string& text) {
-  const int64_t bytes = parse_size(text);
-  if (bytes < 0)
+  const std::optional<int64_t> bytes = parse_size(text);
+  if (!bytes)
     throw CLI::ValidationError(
         option, fmt::format("'{}': want a size such as 60G or 512M", quotable(text)));
-  return bytes;
+  return *bytes;
 }
 
 void add_size(CLI::App& command, const char* name, std::optional<int64_t>& bytes,
@@ -109,56 +89,6 @@ std::optional<ExpertMemory> expert_memory(const ExpertOptions& options, const Mo
     memory.order =
         parse_expert_counts(read_text_file(options.counts, kMostBytes), options.counts, config);
   return memory;
-}
-
-namespace {
-
-// The average of all layers, which have one size in the released models.
-int64_t expert_bytes(const ExpertPlaces& places) {
-  return places.host_bytes() / std::max<int64_t>(places.homes(), 1);
-}
-
-double hit_rate(const ExpertCounts& counts) {
-  const int64_t chosen = counts.hits + counts.moves + counts.read_at_home;
-  return chosen == 0 ? 0 : static_cast<double>(counts.hits) / static_cast<double>(chosen);
-}
-
-}  // namespace
-
-ExpertCounts expert_counts(const Model& model) {
-  const ExpertStore* const store = model.expert_store();
-  return store == nullptr ? ExpertCounts{} : store->read_counts();
-}
-
-nlohmann::ordered_json expert_report(const Model& model, const ExpertCounts& before) {
-  const ExpertStore* const store = model.expert_store();
-  if (store == nullptr) return nullptr;
-  const ExpertPlaces& places = store->places();
-  const ExpertCounts now = store->read_counts();
-  const ExpertCounts counts{.hits = now.hits - before.hits,
-                            .moves = now.moves - before.moves,
-                            .read_at_home = now.read_at_home - before.read_at_home,
-                            .impossible = now.impossible - before.impossible};
-  return {{"resident", places.resident()},
-          {"fixed", places.all() - places.homes()},
-          {"transient", places.transient()},
-          {"experts", places.all()},
-          {"hits", counts.hits},
-          {"fetched", counts.moves},
-          {"read_at_home", counts.read_at_home},
-          {"bad_ids", counts.impossible},
-          {"hit_rate", hit_rate(counts)},
-          {"link_bytes", (counts.moves + counts.read_at_home) * expert_bytes(places)}};
-}
-
-std::string expert_text(const Model& model) {
-  const ExpertStore* const store = model.expert_store();
-  if (store == nullptr) return {};
-  const ExpertCounts counts = store->read_counts();
-  return fmt::format(
-      "{:.1f} % of chosen experts in GPU memory, {} over the link while decoding",
-      100 * hit_rate(counts),
-      size_text((counts.moves + counts.read_at_home) * expert_bytes(store->places())));
 }
 
 }  // namespace dsv4::apps

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -14,8 +13,6 @@ class App;
 
 namespace dsv4 {
 struct ModelConfig;
-class ModelShard;
-using Model = ModelShard;
 }  // namespace dsv4
 
 namespace dsv4::apps {
@@ -41,12 +38,5 @@ void check_expert_options(const ExpertOptions& options, const std::string& devic
 // None: the option is not given. limits: of the engine; other_host_bytes: that it takes besides
 std::optional<ExpertMemory> expert_memory(const ExpertOptions& options, const ModelConfig& config,
                                           const CacheLimits& limits, int64_t other_host_bytes = 0);
-
-// What decode steps since `before` did with experts in host memory; null where none are there.
-nlohmann::ordered_json expert_report(const Model& model, const ExpertCounts& before = {});
-ExpertCounts expert_counts(const Model& model);
-// "92.1 % of chosen experts in GPU memory, 1.3 GiB over the link while decoding"; empty where all
-// are
-std::string expert_text(const Model& model);
 
 }  // namespace dsv4::apps

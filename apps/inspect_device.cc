@@ -7,6 +7,7 @@
 #include "apps/common.h"
 #include "apps/json_report.h"
 #if DSV4_CUDA
+#include "dsv4/base/size_text.h"
 #include "dsv4/device/device.h"
 #endif
 

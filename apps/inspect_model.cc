@@ -5,6 +5,7 @@
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/convert/ledger.h"
 #include "dsv4/convert/stored_tensors.h"
 #include "dsv4/model/model.h"

@@ -58,22 +58,27 @@ void add_step_options(CLI::App& command, InspectStepOptions& options) {
           "ops: the implementation of each call of a step, and why the others do not take it")
       ->check(CLI::IsMember({"flash", "pro"}))
       ->option_text("flash|pro");
-  command.add_option("--experts", options.experts,
-                     "--step: format of routed experts, also mxfp4 or nvfp4");
-  command.add_option("--dense", options.dense, "--step: format of the FP8 weights");
-  command.add_option("--recipe", options.recipe, "--step: recipe file");
+  command.add_option(
+      "--experts", options.experts,
+      "--step, experts: as if quantized, format of routed experts; also mxfp4 or nvfp4 "
+      "where the model is synthetic");
+  command.add_option("--dense", options.dense, "--step, experts: format of the FP8 weights");
+  command.add_option("--recipe", options.recipe, "--step, experts: recipe file");
   command
       .add_option(
           "--tokens", options.tokens,
           fmt::format("--step: tokens of a step, a list; more than {} are a chunk of a prompt",
                       kMostDecodeTokens))
       ->capture_default_str();
-  command.add_option("--context", options.context, "--step: tokens of a sequence")
+  command
+      .add_option("--context", options.context,
+                  "--step, experts: tokens of a sequence; experts: 131072 where it is not given")
       ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   command
-      .add_option("--device-info", options.gpu,
-                  "--step: the GPU, which need not be there (default: the host)")
+      .add_option(
+          "--device-info", options.gpu,
+          "--step, experts: the GPU, which need not be there (default: the host; experts: h200)")
       ->check(CLI::IsMember({"h100", "h200"}))
       ->option_text("h100|h200");
   command.add_flag("--mtp", options.mtp,

@@ -1,10 +1,12 @@
-// The part of `dsv4 plan` about experts in host memory: its options and what it prints.
+// Experts in host memory, planned: what `dsv4 plan` prints of them, and `dsv4 inspect experts
+// MODEL|--synthetic flash|pro`, which shows how those of each layer lie in both memories, as the
+// engine would place them (plan/expert_plan.h).
 
 #pragma once
 
 #include <nlohmann/json.hpp>
 
-#include "apps/expert_options.h"
+#include "apps/plan_model.h"
 #include "dsv4/plan/expert_plan.h"
 
 namespace CLI {
@@ -15,12 +17,13 @@ namespace dsv4::apps {
 
 void add_plan_experts(CLI::App& command, ExpertOptions& options);
 
-// Lowers the memory of a machine's GPUs to --gpu-memory.
-void cap_gpu_memory(const ExpertOptions& options, Machine& machine);
-
 // Call it for options that want one.
 ExpertFit expert_fit(const ExpertOptions& options, const MemoryPlan& plan, const Machine& machine);
 nlohmann::ordered_json expert_fit_json(const ExpertFit& fit);
 void print_expert_fit(const ExpertFit& fit);
+
+// Options of `inspect experts` beside those of `inspect ops --step`.
+void add_inspect_experts(CLI::App& command, PlanOptions& options);
+void inspect_experts(const PlanOptions& options, bool json);
 
 }  // namespace dsv4::apps

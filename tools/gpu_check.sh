@@ -134,6 +134,7 @@ for step in "${steps[@]}"; do
     bench)
       bench decode_demo decode demo --context 1024 --batch 1,8
       bench prefill_demo prefill demo --tokens 3000
+      bench link link
       # All 43 layers with 3-bit experts take 113 GiB; 24 of them fit in an 80 GB GPU.
       memory=$("$bin/dsv4" inspect device --json | grep -o '"memory_bytes":[0-9]*' | head -n 1 | cut -d: -f2)
       layers=()

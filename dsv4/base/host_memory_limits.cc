@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <fstream>
 
+#include "dsv4/base/size_text.h"
+
 namespace dsv4 {
 namespace {
 
@@ -29,19 +31,15 @@ int64_t number(const std::string& file) {
   return std::ifstream(file) >> value ? value : kNone;
 }
 
-std::string size(int64_t bytes) {
-  const bool large = bytes >= int64_t{1} << 30;
-  return bytes == kNone
-             ? "unlimited"
-             : fmt::format("{:.1f} {}", static_cast<double>(bytes) / (large ? 1 << 30 : 1 << 20),
-                           large ? "GiB" : "MiB");
+std::string limit_text(int64_t bytes) {
+  return bytes == kNone ? "unlimited" : size_text(bytes);
 }
 
 }  // namespace
 
 std::string HostMemoryLimits::text() const {
-  return fmt::format("ulimit -l is {}, memory.max of the cgroup is {}", size(locked_bytes),
-                     size(cgroup_bytes));
+  return fmt::format("ulimit -l is {}, memory.max of the cgroup is {}", limit_text(locked_bytes),
+                     limit_text(cgroup_bytes));
 }
 
 HostMemoryLimits host_memory_limits(const std::string& root) {

@@ -8,16 +8,10 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/host_memory_limits.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/device/error.h"
 
 namespace dsv4 {
-namespace {
-
-double gib(int64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 30);
-}
-
-}  // namespace
 
 std::byte* DeviceMemory::allocate(int64_t bytes) {
   void* data = nullptr;
@@ -28,9 +22,10 @@ std::byte* DeviceMemory::allocate(int64_t bytes) {
     size_t free = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     fail(ErrorCode::kResource,
-         "out of GPU memory: {:.2f} GiB wanted, {:.2f} of {:.2f} GiB free (`dsv4 plan MODEL` says "
+         "out of GPU memory: {} wanted, {} of {} free (`dsv4 plan MODEL` says "
          "what fits)",
-         gib(bytes), gib(static_cast<int64_t>(free)), gib(static_cast<int64_t>(total)));
+         size_text(bytes, 2), size_text(static_cast<int64_t>(free), 2),
+         size_text(static_cast<int64_t>(total), 2));
   }
   cuda_check(status, "cudaMalloc");
   cuda_check(cudaMemsetAsync(data, 0, size, stream_), "cudaMemset");
@@ -82,8 +77,8 @@ std::byte* map_pages(size_t bytes) {
   void* const data =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
-    fail(ErrorCode::kResource, "cannot map {:.2f} GiB of host memory: {}",
-         gib(static_cast<int64_t>(bytes)), std::strerror(errno));
+    fail(ErrorCode::kResource, "cannot map {} of host memory: {}",
+         size_text(static_cast<int64_t>(bytes), 2), std::strerror(errno));
   madvise(data, bytes, MADV_HUGEPAGE);  // a wish: small pages serve, too
   return static_cast<std::byte*>(data);
 }
@@ -109,15 +104,16 @@ std::byte* MappedMemory::allocate(int64_t bytes) {
   munmap(data, size);
   if (status == cudaSuccess)
     fail(ErrorCode::kUnsupported,
-         "{:.2f} GiB of host memory have another address for the GPU than for the CPU: experts in "
+         "{} of host memory have another address for the GPU than for the CPU: experts in "
          "host memory need one for both",
-         gib(bytes));
+         size_text(bytes, 2));
   const std::lock_guard lock(mutex_);
   fail(ErrorCode::kResource,
-       "cannot page-lock {:.2f} GiB of host memory after {:.2f} GiB ({}): {}; raise the limit "
+       "cannot page-lock {} of host memory after {} ({}): {}; raise the limit "
        "(ulimit -l unlimited, docker run --ulimit memlock=-1, the memory of the pod) or give less "
        "to experts (--host-memory)",
-       gib(bytes), gib(locked_), cudaGetErrorString(status), host_memory_limits().text());
+       size_text(bytes, 2), size_text(locked_, 2), cudaGetErrorString(status),
+       host_memory_limits().text());
 }
 
 void MappedMemory::release(std::byte* data) noexcept {

@@ -5,6 +5,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/engine/expert_store.h"
 
 namespace dsv4 {
@@ -91,16 +92,15 @@ void send_to_store(const ExpertStore& store, std::vector<ImageJob>& jobs) {
 void check_room(int64_t weight_bytes, int64_t cache_bytes, int64_t free_bytes,
                 const std::string& gpu) {
   if (weight_bytes + cache_bytes <= free_bytes) return;
-  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
   if (weight_bytes > free_bytes)
     fail(ErrorCode::kResource,
-         "the weights take {:.1f} GiB, {} has {:.1f} GiB free: `dsv4 plan` says what fits (fewer "
+         "the weights take {}, {} has {} free: `dsv4 plan` says what fits (fewer "
          "bits per expert, a larger GPU)",
-         gib(weight_bytes), gpu, gib(free_bytes));
+         size_text(weight_bytes), gpu, size_text(free_bytes));
   fail(ErrorCode::kResource,
-       "the weights take {:.1f} GiB and the cache {:.1f} GiB, {} has {:.1f} GiB free: `dsv4 plan` "
+       "the weights take {} and the cache {}, {} has {} free: `dsv4 plan` "
        "says what fits (fewer tokens or sequences, fewer bits per expert, a larger GPU)",
-       gib(weight_bytes), gib(cache_bytes), gpu, gib(free_bytes));
+       size_text(weight_bytes), size_text(cache_bytes), gpu, size_text(free_bytes));
 }
 
 }  // namespace dsv4

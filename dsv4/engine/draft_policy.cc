@@ -4,16 +4,23 @@
 #include <cmath>
 #include <iterator>
 
+#include "dsv4/base/bits.h"
+
 namespace dsv4 {
 
 void RoundTimes::observe(int64_t tokens, double seconds) {
-  constexpr int64_t kMemory = 16;  // steps
+  constexpr int64_t kMemory = 16, kFewSteps = 4;
   constexpr double kMostAtOnce =
       1.5;  // a step that was interrupted counts as so many times the mean
   Mean& mean = means_[tokens];
-  if (mean.count > 2) seconds = std::min(seconds, kMostAtOnce * mean.seconds);
+  if (mean.count > 0) seconds = std::min(seconds, kMostAtOnce * mean.seconds);
   mean.count = std::min(mean.count + 1, kMemory);
-  mean.seconds += (seconds - mean.seconds) / static_cast<double>(mean.count);
+  // What interrupts a step makes it longer, so of the first few the shortest says most.
+  if (mean.count > 1 && mean.count <= kFewSteps) {
+    mean.seconds = std::min(mean.seconds, seconds);
+  } else {
+    mean.seconds += (seconds - mean.seconds) / static_cast<double>(mean.count);
+  }
 }
 
 double RoundTimes::expected(int64_t tokens) const {
@@ -35,38 +42,98 @@ void HoldRate::observe(bool held) {
   tried_ = kDecay * tried_ + 1;
 }
 
-double DraftPolicy::gain(std::span<const Chances> requests, int64_t k) const {
-  int64_t tokens = 0;
+void HoldRate::forget() {
+  static const double kDecay = std::exp2(-1.0 / 128);
+  held_ *= kDecay;
+  tried_ *= kDecay;
+}
+
+namespace {
+
+// The tokens that a round of these drafts gives, of k at most.
+double expected_tokens(const DraftChances& chances, int64_t k) {
+  double given = 1, all_held = 1;
+  for (int64_t i = 0; i < std::min(k, std::ssize(chances)); ++i)
+    given += all_held *= chances[static_cast<size_t>(i)];
+  return given;
+}
+
+}  // namespace
+
+bool DraftOffer::drafter_gives_more(int64_t k) const {
+  return expected_tokens(drafter, k) > expected_tokens(own, k);
+}
+
+void DraftPolicy::observe_drafter(int64_t passes, int64_t rows, double seconds) {
+  if (passes == 0) return;
+  pass_times_.observe(ceil_div(rows, passes), seconds / static_cast<double>(passes));
+}
+
+double DraftPolicy::gain(std::span<const DraftOffer> offers, const DraftChoice& choice) const {
+  int64_t tokens = 0, passes = 0, rows = 0;
   double given = 0;
-  for (const Chances& chances : requests) {
-    const int64_t drafts = std::min(k, std::ssize(chances));
+  for (const DraftOffer& offer : offers) {
+    const bool drafter = choice.drafter && offer.drafter_gives_more(choice.most);
+    const DraftChances& chances = drafter ? offer.drafter : offer.own;
+    const int64_t drafts = std::min(choice.most, std::ssize(chances));
     tokens += 1 + drafts;
-    double all_held = 1;
-    given += 1;
-    for (int64_t i = 0; i < drafts; ++i) given += all_held *= chances[static_cast<size_t>(i)];
+    given += expected_tokens(chances, drafts);
+    if (drafter) passes = std::max(passes, drafts), rows += drafts;
   }
-  const double seconds = times_.expected(tokens);
+  double seconds = times_.expected(tokens);
+  if (passes > 0)
+    seconds += static_cast<double>(passes) * pass_times_.expected(ceil_div(rows, passes));
   return seconds > 0 ? given / seconds : 0;
 }
 
-int64_t DraftPolicy::choose(std::span<const Chances> requests) {
-  constexpr double kBetter = 1.03;  // than fewer drafts, so that noise adds none
-  constexpr int64_t kTryAgain = 128;
-  int64_t most = 0;
-  for (const Chances& chances : requests) most = std::max(most, std::ssize(chances));
-  if (most == 0) return 0;
-  int64_t best = std::min(current_, most);
-  double best_gain = gain(requests, best);
-  for (int64_t k = 0; k <= most; ++k) {
-    const double one = gain(requests, k) / (k > best ? kBetter : 1);
-    if (one > best_gain) best = k, best_gain = gain(requests, k);
+// most: of the drafts that there are, and whether a drafter could guess
+DraftChoice DraftPolicy::best_of(std::span<const DraftOffer> offers,
+                                 const DraftChoice& most) const {
+  constexpr double kBetter = 1.02;  // than fewer drafts, or none of a drafter: noise adds none
+  DraftChoice best{.most = std::min(current_.most, most.most),
+                   .drafter = current_.drafter && most.drafter};
+  double best_gain = gain(offers, best);
+  for (const bool drafter : {false, true}) {
+    if (drafter && !most.drafter) break;
+    for (int64_t k = 0; k <= most.most; ++k) {
+      const DraftChoice one{.most = k, .drafter = drafter};
+      const bool is_more = k > best.most || (drafter && !best.drafter);
+      if (gain(offers, one) <= best_gain * (is_more ? kBetter : 1)) continue;
+      best = one, best_gain = gain(offers, one);
+    }
   }
-  // Now and then the other way, so that neither time is an old one.
-  const bool plain = best == 0;
-  same_ = plain == (current_ == 0) ? same_ + 1 : 0;
+  return best;
+}
+
+// The best that has guesses, whatever else is better.
+DraftChoice DraftPolicy::trial(std::span<const DraftOffer> offers, int64_t most) const {
+  DraftChoice best{.most = 1, .drafter = true};
+  for (int64_t k = 2; k <= most; ++k) {
+    const DraftChoice one{.most = k, .drafter = true};
+    if (gain(offers, one) > gain(offers, best)) best = one;
+  }
+  return best;
+}
+
+DraftChoice DraftPolicy::choose(std::span<const DraftOffer> offers) {
+  constexpr int64_t kTryAgain = 128, kTrials = 4;
+  DraftChoice most;
+  for (const DraftOffer& offer : offers) {
+    most.most = std::max({most.most, std::ssize(offer.own), std::ssize(offer.drafter)});
+    most.drafter |= !offer.drafter.empty();
+  }
+  if (most.most == 0) return {};
+  const DraftChoice best = best_of(offers, most);
+  // Now and then the other way, so that no time and no chance is an old one.
+  const bool plain = best.most == 0;
+  same_ = plain == (current_.most == 0) ? same_ + 1 : 0;
+  drafterless_ = most.drafter && !best.drafter ? drafterless_ + 1 : 0;
   current_ = best;
-  if (same_ >= kTryAgain) return same_ = 0, plain ? 1 : 0;
-  return times_.measured(std::ssize(requests)) ? best : 0;
+  if (!times_.measured(std::ssize(offers))) return {};
+  if (most.drafter && trials_ < kTrials) return ++trials_, trial(offers, most.most);
+  if (drafterless_ >= kTryAgain) return drafterless_ = 0, DraftChoice{.most = 1, .drafter = true};
+  if (same_ >= kTryAgain) return same_ = 0, DraftChoice{.most = plain ? 1 : 0};
+  return best;
 }
 
 }  // namespace dsv4

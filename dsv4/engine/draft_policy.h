@@ -2,10 +2,12 @@
 // tokens have taken and from how often drafts have held. No token depends on it, so it may look at
 // clocks.
 //
-//   gain(k) = sum over the requests of E(min(k, their drafts)) / seconds(tokens of the step)
+//   gain(k) = sum over the requests of E(min(k, their drafts)) / (S(tokens of the step) + D)
 //   E(n)    = 1 + a1 + a1 a2 + ..     tokens that a round of n drafts gives; ai: draft i holds
+//   S, D    seconds of the step, and of the passes of a drafter, 0 where it guesses for no request
 //
-// k = 0 is a step without drafts, so that a step is never expected to be slower than without.
+// The best of all k with the drafter and without it is taken. k = 0 is a step without drafts, so
+// that a step is never expected to be slower than without.
 
 #pragma once
 
@@ -40,6 +42,8 @@ class HoldRate {
  public:
   explicit HoldRate(double prior) : prior_(prior) {}
   void observe(bool held);
+  // A step went by in which nothing could be observed: what was counted says less of the next one.
+  void forget();
   double rate() const { return (held_ + kWeight * prior_) / (tried_ + kWeight); }
 
  private:
@@ -47,22 +51,43 @@ class HoldRate {
   double prior_, held_ = 0, tried_ = 0;
 };
 
+// A request's drafts in their order: the chance that each holds if those before it do.
+using DraftChances = std::vector<double>;
+
+// What a request may draft in the next step: what the host knows already, which costs nothing, or
+// guesses of a drafter, of which each is a pass.
+struct DraftOffer {
+  DraftChances own, drafter;
+
+  // Whether the drafter's guesses give more tokens, of k drafts at most.
+  bool drafter_gives_more(int64_t k) const;
+};
+
+struct DraftChoice {
+  int64_t most = 0;      // drafts of a request
+  bool drafter = false;  // guesses, for the requests to which it gives more
+  bool operator==(const DraftChoice&) const = default;
+};
+
 class DraftPolicy {
  public:
-  // A request's drafts in their order: the chance that each holds if those before it do.
-  using Chances = std::vector<double>;
-
-  // The most drafts of a request in the next step, of the requests that decode.
-  int64_t choose(std::span<const Chances> requests);
-  // A step without prompts took so long.
+  // For the requests that decode in the next step.
+  DraftChoice choose(std::span<const DraftOffer> offers);
+  // A step without prompts took so long, without the drafter.
   void observe(int64_t tokens, double seconds) { times_.observe(tokens, seconds); }
+  // The drafter made so many passes, over so many rows in all of them.
+  void observe_drafter(int64_t passes, int64_t rows, double seconds);
 
  private:
-  double gain(std::span<const Chances> requests, int64_t k) const;
+  double gain(std::span<const DraftOffer> offers, const DraftChoice& choice) const;
+  DraftChoice best_of(std::span<const DraftOffer> offers, const DraftChoice& most) const;
+  DraftChoice trial(std::span<const DraftOffer> offers, int64_t most) const;
 
-  RoundTimes times_;
-  int64_t current_ = 1;
-  int64_t same_ = 0;  // steps that all had drafts, or all had none, though there were some
+  RoundTimes times_, pass_times_;  // of steps by tokens, of a drafter's pass by rows
+  DraftChoice current_{.most = 1};
+  int64_t same_ = 0;         // steps that all had drafts, or all had none, though there were some
+  int64_t trials_ = 0;       // first steps in which the drafter guessed, to know what that takes
+  int64_t drafterless_ = 0;  // steps in which a drafter could have guessed, and did not
 };
 
 }  // namespace dsv4

@@ -182,20 +182,18 @@ Schedule Engine::plan_step() {
   for (Request& request : requests_) {
     if (requests.size() == slots || prefixes_.loading(request)) break;
     const RequestPrefixes::Plan plan = prefixes_.plan(request);
-    int64_t drafts = 0;
-    if (request.decoding()) {
-      drafts = speculation_.want(request);
-      decoding.push_back({.request = &request, .most = drafts});
-    }
+    if (request.decoding())
+      decoding.push_back({.request = &request, .most = speculation_.want(request)});
     requests.push_back({.tokens = request.length(),
                         .cached = plan.cached,
                         .answer_left = request.params.max_new_tokens - request.generated,
                         .decoding = request.decoding(),
-                        .drafts = drafts,
                         .stop_at = plan.stop_at});
   }
-  const int64_t most = speculation_.choose(decoding);
-  for (ScheduledRequest& request : requests) request.drafts = std::min(request.drafts, most);
+  speculation_.choose(decoding);
+  auto proposal = decoding.begin();
+  for (ScheduledRequest& request : requests)
+    if (request.decoding) request.drafts = (proposal++)->most;
   const PageTables& tables = executor_.cache();
   std::vector<SeqId> running;  // in order
   for (const Request& request : requests_) {

@@ -25,6 +25,7 @@
 #include "dsv4/engine/engine_options.h"
 #include "dsv4/engine/engine_stats.h"
 #include "dsv4/engine/executor.h"
+#include "dsv4/engine/expert_stats.h"
 #include "dsv4/engine/request.h"
 #include "dsv4/engine/request_prefixes.h"
 #include "dsv4/engine/request_state.h"
@@ -53,6 +54,8 @@ class Engine {
   void check_invariants() const;
   // Asks the driver: takes longer than stats().
   DeviceMemory device_memory() const;
+  // Waits for the device, and copies from it.
+  ExpertStats expert_stats() const;
 
   // Forgets every stored prefix of this tier and of the faster ones; a unit that is in host memory
   // only goes with it. Running requests keep theirs.

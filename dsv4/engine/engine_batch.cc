@@ -161,15 +161,16 @@ int64_t Engine::deliver_round(Request& request, std::span<Sampled> tokens,
   if (round) events.push_back({.sink = request.sink, .id = request.id, .has_drafts = true});
   const size_t most = std::clamp<size_t>(request.round.accepted_rows, 1, tokens.size());
   size_t row = 0;
-  int32_t last = -1;
+  Speculation::Given given{.first = tokens[0].id};
   for (bool goes_on = true; goes_on; ++row) {
     if (round) commit_one(request);
-    last = tokens[row].id;
+    given.last = tokens[row].id;
     events.push_back(accept(request, std::move(tokens[row])));
     events.back().later = row > 0;
-    goes_on = !events.back().finished && row + 1 < most && last == drafts[row].token;
+    goes_on = !events.back().finished && row + 1 < most && given.last == drafts[row].token;
   }
-  const DraftCounts counts = speculation_.count(request, static_cast<int64_t>(row), last);
+  given.tokens = static_cast<int64_t>(row);
+  const DraftCounts counts = speculation_.count(request, given);
   if (round) {
     events[first].drafts = counts;
     request.stats.drafts += events[first].drafts;

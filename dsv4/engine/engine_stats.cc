@@ -1,4 +1,5 @@
 #include "dsv4/engine/engine.h"
+#include "dsv4/engine/expert_store.h"
 
 namespace dsv4 {
 
@@ -32,6 +33,11 @@ EngineStats Engine::stats() const {
 
 DeviceMemory Engine::device_memory() const {
   return dsv4::device_memory(model_.device());
+}
+
+ExpertStats Engine::expert_stats() const {
+  const ExpertStore* const store = model_.expert_store();
+  return store == nullptr ? ExpertStats{} : store->read_stats();
 }
 
 }  // namespace dsv4

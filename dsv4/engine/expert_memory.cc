@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/size_text.h"
 
 namespace dsv4 {
 namespace {
@@ -16,9 +17,10 @@ int64_t gpu_bytes(const ExpertMemory& memory, const DenseBytes& dense, int64_t f
          "{} for experts: of {} of GPU memory, dense weights take {}, the cache {} and the "
          "workspace {}, which leaves {} (shorter context, smaller batches or a smaller "
          "--experts-memory)",
-         memory.gpu_bytes ? gib_text(wanted) : "no room",
-         gib_text(std::min(free_bytes, memory.cap_bytes.value_or(free_bytes))),
-         gib_text(dense.weights), gib_text(dense.cache), gib_text(dense.workspace), gib_text(most));
+         memory.gpu_bytes ? size_text(wanted, 2) : "no room",
+         size_text(std::min(free_bytes, memory.cap_bytes.value_or(free_bytes)), 2),
+         size_text(dense.weights, 2), size_text(dense.cache, 2), size_text(dense.workspace, 2),
+         size_text(most, 2));
   return wanted;
 }
 
@@ -29,8 +31,8 @@ int64_t host_bytes(const ExpertMemory& memory, int64_t available_bytes) {
     fail(ErrorCode::kResource,
          "{} of host memory for experts (--host-memory): {} are available, {} of them for other "
          "caches and {} to be left alone",
-         gib_text(*memory.host_bytes), gib_text(available_bytes), gib_text(memory.other_host_bytes),
-         gib_text(spare));
+         size_text(*memory.host_bytes, 2), size_text(available_bytes, 2),
+         size_text(memory.other_host_bytes, 2), size_text(spare, 2));
   return memory.host_bytes.value_or(most);
 }
 

@@ -5,6 +5,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/size_text.h"
 
 namespace dsv4 {
 namespace {
@@ -26,10 +27,6 @@ std::vector<int64_t> copies(const ExpertPlaces& places, int64_t layer_bytes, int
 }
 
 }  // namespace
-
-std::string gib_text(int64_t bytes) {
-  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
-}
 
 int64_t ExpertPlaces::transient_bytes() const {
   return *std::max_element(place_bytes.begin(), place_bytes.end());
@@ -80,7 +77,8 @@ ExpertPlaces plan_places(std::vector<int64_t> image_bytes, int64_t num_experts, 
     fail(ErrorCode::kResource,
          "{} of GPU memory are too few for experts: a place in each of {} layers and {} in transit "
          "take {} (shorter context, smaller batches or fewer bits per expert leave more)",
-         gib_text(gpu_bytes), layers, 2 * half(1), gib_text(layer_bytes + 2 * half(1) * largest));
+         size_text(gpu_bytes, 2), layers, 2 * half(1),
+         size_text(layer_bytes + 2 * half(1) * largest, 2));
   places.half = half(kept);
   places.slots = share_out(places, kept, num_experts, gpu_bytes - places.transient() * largest);
   const std::vector<int64_t> copied = copies(places, layer_bytes, host_bytes);
@@ -90,7 +88,7 @@ ExpertPlaces plan_places(std::vector<int64_t> image_bytes, int64_t num_experts, 
       fail(ErrorCode::kResource,
            "{} of host memory hold {} of {} experts, and the GPU holds {} of {}: fewer bits "
            "(--experts), more host memory or a larger GPU is needed",
-           gib_text(host_bytes), std::accumulate(copied.begin(), copied.end(), int64_t{0}),
+           size_text(host_bytes, 2), std::accumulate(copied.begin(), copied.end(), int64_t{0}),
            places.all(), places.resident(), places.all());
     places.fixed[l] = fixed, places.slots[l] -= fixed;
   }

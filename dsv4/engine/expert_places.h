@@ -42,8 +42,6 @@ struct ExpertPlaces {
   int64_t host_bytes() const;
 };
 
-std::string gib_text(int64_t bytes);  // "13.37 GiB"
-
 // gpu_bytes: for places of all kinds; host_bytes: for copies. Throws kResource, naming both sizes,
 // when the GPU does not hold a place in every layer beside the transient ones, and when an expert
 // fits neither memory.

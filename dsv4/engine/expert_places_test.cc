@@ -82,10 +82,10 @@ TEST(ExpertPlaces, FixesWhatHostMemoryDoesNotHold) {
     EXPECT_EQ(places.kept(l), plan(300, 400).kept(l));
   }
   EXPECT_EQ(test::error_of(ErrorCode::kResource, [&] { plan(300, 99); }),
-            "0.00 GiB of host memory hold 99 of 400 experts, and the GPU holds 282 of 400: fewer "
+            "24.75 KiB of host memory hold 99 of 400 experts, and the GPU holds 282 of 400: fewer "
             "bits (--experts), more host memory or a larger GPU is needed");
   EXPECT_TRUE(test::says(test::error_of(ErrorCode::kResource, [&] { plan(19, 400); }),
-                         "a place in each of 4 layers and 16 in transit take 0.00 GiB"));
+                         "a place in each of 4 layers and 16 in transit take 5.00 KiB"));
   EXPECT_EQ(plan(20, 400).resident(), 4);
 }
 

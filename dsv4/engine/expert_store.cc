@@ -114,7 +114,7 @@ void ExpertStore::begin_state(const ExpertOrder& order) {
   const Buffer homes(DType::kI64, {layers, e}), addresses(DType::kI64, {layers, e}),
       uses(DType::kI32, {layers, e, 2}), place_of(DType::kI32, {layers, e}),
       expert_in(DType::kI32, {layers, most}), step(DType::kI32, {layers}),
-      counters(DType::kI64, {layers, 4});
+      totals(DType::kI64, {layers, e}), counters(DType::kI64, {layers, 4});
   first_places_.resize(homes_.size());
   for (int64_t l = 0; l < layers; ++l) {
     const auto index = static_cast<size_t>(l);
@@ -126,7 +126,8 @@ void ExpertStore::begin_state(const ExpertOrder& order) {
         .uses = reinterpret_cast<experts_fetch_kernel::ExpertUse*>(uses.as<int32_t>() + l * e * 2),
         .place_of = place_of.as<int32_t>() + l * e,
         .expert_in = expert_in.as<int32_t>() + l * most,
-        .step = reinterpret_cast<uint32_t*>(step.as<int32_t>() + l)};
+        .step = reinterpret_cast<uint32_t*>(step.as<int32_t>() + l),
+        .totals = totals.as<int64_t>() + l * e};
     state.clear();
     for (int64_t p = 0; p < places_.kept(l); ++p) {
       const int32_t expert = order[index][static_cast<size_t>(p)];
@@ -147,7 +148,7 @@ void ExpertStore::begin_state(const ExpertOrder& order) {
   };
   send(homes, home_addresses_), send(addresses, addresses_), send(uses, uses_);
   send(place_of, place_of_), send(expert_in, expert_in_), send(step, step_);
-  send(counters, counters_);
+  send(totals, totals_), send(counters, counters_);
 }
 
 std::byte* ExpertStore::home(int64_t layer, int64_t expert) const {
@@ -179,6 +180,7 @@ ExpertsFetchArgs ExpertStore::layer(int64_t layer) const {
           .place_of = part(place_of_, layer * e, e),
           .expert_in = part(expert_in_, layer * most, places),
           .step = part(step_, layer, 1),
+          .totals = part(totals_, layer * e, e),
           .counters = part(counters_, layer * 4, 4)};
 }
 
@@ -189,16 +191,35 @@ void ExpertStore::read_places(std::span<int32_t> place_of) const {
                    place_of_.view().bytes());
 }
 
-ExpertCounts ExpertStore::read_counts() const {
-  std::vector<int64_t> all(static_cast<size_t>(places_.layers() * 4));
-  device_.download(reinterpret_cast<std::byte*>(all.data()), counters_.view().data,
-                   counters_.view().bytes());
-  ExpertCounts counts;
-  for (size_t i = 0; i < all.size(); i += 4) {
-    counts.hits += all[i], counts.moves += all[i + 1];
-    counts.read_at_home += all[i + 2], counts.impossible += all[i + 3];
+std::vector<int64_t> ExpertStore::read(const Buffer& state) const {
+  std::vector<int64_t> values(static_cast<size_t>(state.view().numel()));
+  device_.download(reinterpret_cast<std::byte*>(values.data()), state.view().data,
+                   state.view().bytes());
+  return values;
+}
+
+ExpertStats ExpertStore::read_stats() const {
+  const std::vector<int64_t> all = read(counters_);
+  ExpertStats stats{.layers = {}, .prompt_steps = prompt_steps_, .prompt_bytes = prompt_bytes_};
+  for (size_t l = 0; l < places_.place_bytes.size(); ++l) {
+    const int64_t* const of_layer = &all[4 * l];
+    const int64_t bytes = places_.place_bytes[l];
+    stats.layers.push_back({.hits = of_layer[0],
+                            .moves = of_layer[1],
+                            .read_at_home = of_layer[2],
+                            .impossible = of_layer[3],
+                            .moved_bytes = of_layer[1] * bytes,
+                            .home_bytes = of_layer[2] * bytes});
   }
-  return counts;
+  return stats;
+}
+
+std::vector<std::vector<int64_t>> ExpertStore::read_totals() const {
+  const std::vector<int64_t> all = read(totals_);
+  std::vector<std::vector<int64_t>> layers;
+  for (auto at = all.begin(); at != all.end(); at += places_.experts)
+    layers.emplace_back(at, at + places_.experts);
+  return layers;
 }
 
 }  // namespace dsv4

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dsv4/engine/expert_places.h"
+#include "dsv4/engine/expert_stats.h"
 #include "dsv4/ops/parts/experts_fetch/experts_fetch.h"
 #include "dsv4/tensor/buffer.h"
 
@@ -24,13 +25,6 @@ namespace dsv4 {
 using ExpertOrder = std::vector<std::vector<int32_t>>;
 
 inline constexpr int64_t kHomePiece = int64_t{1} << 30;
-
-// What decode steps did since the start, in experts of all layers.
-struct ExpertCounts {
-  int64_t hits = 0, moves = 0;
-  int64_t read_at_home = 0;
-  int64_t impossible = 0;  // steps of a layer with ids of no expert
-};
 
 class ExpertStore {
  public:
@@ -49,15 +43,20 @@ class ExpertStore {
   TensorView transient() const { return transient_; }  // [2 half, bytes of the largest], device
   std::byte* kept_place(int64_t layer, int64_t place) const;  // fixed ones, then slots
 
-  // [layers, e] I32: the place of each expert, as the device's steps left it (decide.h). Waits for
-  // the work before.
+  // What follows waits for the device's work before.
+  // [layers, e] I32: the place of each expert, as the device's steps left it (decide.h)
   void read_places(std::span<int32_t> place_of) const;
-  ExpertCounts read_counts() const;
+  ExpertStats read_stats() const;
+  // [layer]: of each expert, the decode steps that chose it
+  std::vector<std::vector<int64_t>> read_totals() const;
+  // A prompt's step has streamed so many bytes from homes.
+  void count_streamed(int64_t bytes) { ++prompt_steps_, prompt_bytes_ += bytes; }
 
  private:
   ExpertOrder checked(const ExpertOrder& order) const;
   void allocate_homes(Memory& locked, const ExpertOrder& order, int64_t piece_bytes);
   void begin_state(const ExpertOrder& order);
+  std::vector<int64_t> read(const Buffer& state) const;  // of I64
 
   ExpertPlaces places_;
   Memory& device_;
@@ -67,8 +66,9 @@ class ExpertStore {
   std::vector<TensorView> kept_;                  // [layers]: [kept, place_bytes]
   TensorView transient_;
   // [layers, e] I64, I64, [layers, e, 2] I32, [layers, e] I32, [layers, most places] I32,
-  // [layers] I32, [layers, 4] I64
-  Buffer home_addresses_, addresses_, uses_, place_of_, expert_in_, step_, counters_;
+  // [layers] I32, [layers, e] I64, [layers, 4] I64
+  Buffer home_addresses_, addresses_, uses_, place_of_, expert_in_, step_, totals_, counters_;
+  int64_t prompt_steps_ = 0, prompt_bytes_ = 0;
 };
 
 }  // namespace dsv4

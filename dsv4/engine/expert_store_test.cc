@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <set>
 
 #include "dsv4/base/rng.h"
@@ -56,16 +57,6 @@ ExpertPlaces some_places(int64_t homes = 1 << 20) {
   return plan_places({700, 256, 1000}, kExperts, 60 * 1024, homes * 256);
 }
 
-ExpertOrder random_order(Rng& rng, int64_t layers) {
-  ExpertOrder order(static_cast<size_t>(layers));
-  for (auto& layer : order) {
-    for (int32_t e = 0; e < kExperts; ++e) layer.push_back(e);
-    for (size_t i = layer.size(); i > 1; --i)
-      std::swap(layer[i - 1], layer[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
-  }
-  return order;
-}
-
 // A store whose experts have random bytes.
 struct Filled {
   CountedMemory locked, device;
@@ -82,18 +73,21 @@ struct Filled {
 // Layers of different sizes, which share the transient places, over many steps.
 void check_steps(const ExpertPlaces& places) {
   Rng rng(11);
-  const ExpertOrder order = random_order(rng, places.layers());
+  const ExpertOrder order = test::random_order(rng, places.layers(), kExperts);
   const Filled filled(places, order);
   const ExpertStore& store = filled.store;
   std::vector<test::Choices> choices;
   for (int64_t l = 0; l < places.layers(); ++l) choices.emplace_back(rng, kExperts, 0.9, 0.2);
   for (int64_t l = 0; l < places.layers(); ++l) ASSERT_EQ(filled.broken(l), -1) << "at the start";
   int64_t chosen = 0;
+  std::vector<std::vector<int64_t>> totals(choices.size(), std::vector<int64_t>(kExperts));
   for (int step = 0; step < 300; ++step) {
     for (int64_t l = 0; l < places.layers(); ++l) {
       const int tokens = 1 + static_cast<int>(rng.below(5));
       std::vector<int32_t> ids = choices[static_cast<size_t>(l)].step(tokens, 3);
-      chosen += std::ssize(std::set<int32_t>(ids.begin(), ids.end()));
+      const std::set<int32_t> distinct(ids.begin(), ids.end());
+      chosen += std::ssize(distinct);
+      for (const int32_t e : distinct) ++totals[static_cast<size_t>(l)][static_cast<size_t>(e)];
       ExpertsFetchArgs args = store.layer(l);
       args.experts = {TensorMeta::contiguous(DType::kI32, {tokens, 3}),
                       reinterpret_cast<const std::byte*>(ids.data())};
@@ -105,9 +99,19 @@ void check_steps(const ExpertPlaces& places) {
       }
     }
   }
-  const ExpertCounts counts = store.read_counts();
-  EXPECT_EQ(counts.hits + counts.moves + counts.read_at_home, chosen);
+  const ExpertStats stats = store.read_stats();
+  const ExpertCounts counts = stats.sum();
+  EXPECT_EQ(counts.hits + counts.misses(), chosen);
   EXPECT_EQ(counts.impossible, 0);
+  EXPECT_EQ(store.read_totals(), totals);
+  ASSERT_EQ(std::ssize(stats.layers), places.layers());
+  int64_t bytes = 0;  // layers have different sizes
+  for (size_t l = 0; l < stats.layers.size(); ++l) {
+    EXPECT_EQ(stats.layers[l].hits + stats.layers[l].misses(),
+              std::reduce(totals[l].begin(), totals[l].end()));
+    bytes += stats.layers[l].misses() * places.place_bytes[l];
+  }
+  EXPECT_EQ(counts.link_bytes(), bytes);
   std::vector<int32_t> place_of(static_cast<size_t>(places.all()));
   store.read_places(place_of);
   for (int64_t l = 0; l < places.layers(); ++l) {
@@ -129,7 +133,7 @@ TEST(ExpertStore, FixedExpertsStay) {
 TEST(ExpertStore, BeginsAsOrdered) {
   Rng rng(5);
   const ExpertPlaces places = some_places(250);
-  const ExpertOrder order = random_order(rng, places.layers());
+  const ExpertOrder order = test::random_order(rng, places.layers(), kExperts);
   const Filled filled(places, order);
   for (int64_t l = 0; l < places.layers(); ++l) {
     for (int64_t i = 0; i < kExperts; ++i) {
@@ -147,9 +151,23 @@ TEST(ExpertStore, TakesWhatThePlanSays) {
   const Filled filled(places, {});
   EXPECT_EQ(filled.locked.bytes(), places.host_bytes());
   EXPECT_LE(filled.locked.most(), 4096);
-  const int64_t state = places.layers() * (kExperts * (8 + 8 + 8 + 4) +
+  const int64_t state = places.layers() * (kExperts * (8 + 8 + 8 + 4 + 8) +
                                            (places.kept(0) + places.transient()) * 4 + 4 + 4 * 8);
   EXPECT_EQ(filled.device.bytes(), places.gpu_bytes() + state);
+}
+
+TEST(ExpertStore, CountsWhatPromptsStream) {
+  Filled filled(some_places(), {});
+  ExpertStore& store = filled.store;
+  const ExpertStats before = store.read_stats();
+  EXPECT_EQ(before.prompt_steps, 0);
+  store.count_streamed(3000), store.count_streamed(40);
+  const ExpertStats after = store.read_stats().since(before);
+  EXPECT_EQ(after.prompt_steps, 2);
+  EXPECT_EQ(after.prompt_bytes, 3040);
+  EXPECT_EQ(after.sum().hits + after.sum().link_bytes(), 0);
+  EXPECT_TRUE(after.any());
+  EXPECT_FALSE(ExpertStats{}.any());
 }
 
 TEST(ExpertStore, GivesBackWhatItLockedBeforeAFailure) {

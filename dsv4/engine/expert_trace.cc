@@ -23,7 +23,11 @@ std::FILE* create(const std::string& path) {
 }  // namespace
 
 ExpertTrace::ExpertTrace(const std::string& path, const ModelConfig& config)
-    : path_(path), layers_(config.num_layers), file_(create(path)) {
+    : path_(path),
+      layers_(config.num_layers),
+      file_(path.empty() ? nullptr : create(path)),
+      uses_(static_cast<size_t>(layers_),
+            std::vector<int64_t>(static_cast<size_t>(config.num_experts))) {
   const uint32_t header[] = {kVersion, static_cast<uint32_t>(layers_),
                              static_cast<uint32_t>(config.num_experts),
                              static_cast<uint32_t>(config.experts_per_token)};
@@ -48,7 +52,9 @@ void ExpertTrace::observe(const OpCall& call) {
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t j = 0; j < k; ++j)
       choices_.push_back(static_cast<uint16_t>(args->experts.row<int32_t>(t)[j]));
-  if (++seen_ == layers_) write_step();
+  if (++seen_ < layers_) return;
+  write_step();
+  count_step();
 }
 
 void ExpertTrace::write_step() {
@@ -58,13 +64,18 @@ void ExpertTrace::write_step() {
   write(choices_.data(), choices_.size() * sizeof(uint16_t));
 }
 
+void ExpertTrace::count_step() {
+  const size_t of_layer = choices_.size() / uses_.size();
+  for (size_t i = 0; i < choices_.size(); ++i) ++uses_[i / of_layer].at(choices_[i]);
+}
+
 void ExpertTrace::write(const void* data, size_t bytes) {
-  if (error_ != 0 || bytes == 0) return;
+  if (file_ == nullptr || error_ != 0 || bytes == 0) return;
   if (std::fwrite(data, 1, bytes, file_.get()) != bytes) error_ = errno;
 }
 
 void ExpertTrace::finish() {
-  if (std::fflush(file_.get()) != 0 && error_ == 0) error_ = errno;
+  if (file_ != nullptr && std::fflush(file_.get()) != 0 && error_ == 0) error_ = errno;
   if (error_ != 0)
     fail(ErrorCode::kIo, "cannot write {}: {}; the trace of experts ends there", path_,
          std::strerror(error_));

@@ -1,5 +1,5 @@
 // Writes down which experts every token chose: what tools/expert_trace.py replays to find how many
-// of them a GPU should hold (docs/experts-in-host-memory.md).
+// of them a GPU should hold (docs/experts-in-host-memory.md). Also counts their uses.
 //
 // The file, version 1, little-endian:
 //
@@ -28,7 +28,8 @@ namespace dsv4 {
 // For steps on the host: the fused kernels of a device choose experts where no observer sees it.
 class ExpertTrace final : public Observer {
  public:
-  // Throws kBadInput for a file that exists, kIo when it cannot be made.
+  // path: empty, and only uses() are counted. Throws kBadInput for a file that exists, kIo when it
+  // cannot be made.
   ExpertTrace(const std::string& path, const ModelConfig& config);
 
   // sequences: of each token of the step whose ops are observed next
@@ -37,6 +38,8 @@ class ExpertTrace final : public Observer {
   // Call after the last step. Throws kIo when something could not be written; steps themselves go
   // on without it.
   void finish();
+  // [layer]: choices of each expert, by all tokens of the steps that would be in the file
+  const std::vector<std::vector<int64_t>>& uses() const { return uses_; }
 
  private:
   struct Close {
@@ -44,6 +47,7 @@ class ExpertTrace final : public Observer {
   };
   void write(const void* data, size_t bytes);
   void write_step();
+  void count_step();
 
   const std::string path_;
   const int64_t layers_;
@@ -52,6 +56,7 @@ class ExpertTrace final : public Observer {
   std::vector<int64_t> sequences_;  // of the tokens of this step
   std::vector<uint16_t> choices_;   // of its layers so far
   int64_t seen_ = 0;                // so many
+  std::vector<std::vector<int64_t>> uses_;
 };
 
 }  // namespace dsv4

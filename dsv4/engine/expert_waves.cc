@@ -29,6 +29,7 @@ WavePlan plan_waves(const ExpertStore& store, std::span<const int32_t> place_of)
       } else if (next < end) {
         std::byte* const to = transient.data + next++ * transient.dim(1);
         plan.copies.push_back({to, at, bytes});
+        plan.bytes += bytes;
         at = to;
       }
       plan.addresses.push_back(reinterpret_cast<int64_t>(at));

@@ -31,6 +31,7 @@ struct WavePlan {
   std::vector<int64_t> addresses;  // [layers, e] of the experts while their layer is computed
   std::vector<CopyPiece> copies;   // of all layers, in their order
   std::vector<size_t> ends;        // [layers]: behind those of the layer
+  int64_t bytes = 0;               // of the copies
 
   std::span<const CopyPiece> of_layer(int64_t layer) const;
 };
@@ -44,6 +45,7 @@ class StoreWaves : public ExpertWaves {
   virtual void places_changed() = 0;
   virtual void begin_step() = 0;
 };
-std::unique_ptr<StoreWaves> make_store_waves(Device& device, const ExpertStore& store);
+// Counts in the store what each step streams.
+std::unique_ptr<StoreWaves> make_store_waves(Device& device, ExpertStore& store);
 
 }  // namespace dsv4

@@ -13,7 +13,7 @@ namespace {
 
 class DeviceWaves final : public StoreWaves {
  public:
-  DeviceWaves(Device& device, const ExpertStore& store)
+  DeviceWaves(Device& device, ExpertStore& store)
       : device_(device),
         store_(store),
         table_(DType::kI64, {store.places().layers(), store.places().experts}, device.memory()) {
@@ -34,6 +34,7 @@ class DeviceWaves final : public StoreWaves {
     // Kernels of earlier steps may still read the transient places.
     for (StreamMark& mark : read_) mark.record(device_.stream());
     for (int64_t l = 0; l < std::min<int64_t>(2, store_.places().layers()); ++l) start_copies(l);
+    store_.count_streamed(plan_.bytes);
   }
 
   ConstTensorView begin_layer(int64_t layer) override {
@@ -67,7 +68,7 @@ class DeviceWaves final : public StoreWaves {
   }
 
   Device& device_;
-  const ExpertStore& store_;
+  ExpertStore& store_;
   const Buffer table_;  // [layers, e] I64, WavePlan::addresses
   cudaStream_t stream_ = nullptr;
   StreamMark full_[2], read_[2];  // of each half
@@ -77,7 +78,7 @@ class DeviceWaves final : public StoreWaves {
 
 }  // namespace
 
-std::unique_ptr<StoreWaves> make_store_waves(Device& device, const ExpertStore& store) {
+std::unique_ptr<StoreWaves> make_store_waves(Device& device, ExpertStore& store) {
   return std::make_unique<DeviceWaves>(device, store);
 }
 

@@ -68,6 +68,9 @@ void check_waves(const ExpertPlaces& places) {
     for (int64_t l = 0; l < places.layers(); ++l)
       room += std::min(places.half, places.experts - places.kept(l));
     EXPECT_EQ(std::ssize(plan.copies), room);
+    int64_t bytes = 0;
+    for (const CopyPiece& piece : plan.copies) bytes += piece.bytes;
+    EXPECT_EQ(plan.bytes, bytes);
   }
 }
 

@@ -88,12 +88,6 @@ bool Speculation::add(RequestState& request, int32_t draft, DraftSource source) 
   return true;
 }
 
-// Whether lookup's drafts hold more often than the drafter's; true without a drafter.
-bool Speculation::lookup_is_better(const DraftState& state) const {
-  const auto rate = [&](DraftSource source) { return state.rates[index_of(source)].rate(); };
-  return options_.drafter == nullptr || rate(DraftSource::kLookup) > rate(DraftSource::kDrafter);
-}
-
 int64_t Speculation::want(RequestState& request) {
   const auto begin = Clock::now();
   request.round = {};
@@ -113,8 +107,7 @@ int64_t Speculation::want(RequestState& request) {
       if (!request.make_mask(request.round.rows.size() - 1, words_)) break;
       forced = only_token(request.round.rows.back().mask);
     }
-    std::optional<Lookup::Guess> guess = state.lookup->next();
-    if (guess && !guess->predicted && !lookup_is_better(state)) guess.reset();
+    const std::optional<Lookup::Guess> guess = state.lookup->next();
     if (!forced && !guess) break;
     const DraftSource source = forced             ? DraftSource::kGrammar
                                : guess->predicted ? DraftSource::kPrediction
@@ -124,22 +117,40 @@ int64_t Speculation::want(RequestState& request) {
     state.lookup->take(draft);
   }
   stats_.draft_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
-  if (!request.round.drafts.empty()) return std::ssize(request.round.drafts);
-  return options_.drafter == nullptr ? 0 : most;
+  return options_.drafter == nullptr ? std::ssize(request.round.drafts) : most;
 }
 
-int64_t Speculation::choose(std::span<const Proposal> decoding) {
-  if (options_.draft_tokens > 0) return options_.draft_tokens;
-  std::vector<DraftPolicy::Chances> chances;
-  for (const Proposal& one : decoding) {
-    DraftPolicy::Chances& of_request = chances.emplace_back();
-    const std::vector<Round::Draft>& drafts = one.request->round.drafts;
-    for (size_t i = 0; std::ssize(of_request) < one.most; ++i) {
-      const DraftSource source = i < drafts.size() ? drafts[i].source : DraftSource::kDrafter;
-      of_request.push_back(one.request->draft_state.rates[index_of(source)].rate());
+DraftOffer Speculation::offer_of(const Proposal& proposal) const {
+  if (proposal.most == 0) return {};
+  const auto rate = [&](DraftSource source) {
+    return proposal.request->draft_state.rates[index_of(source)].rate();
+  };
+  DraftOffer offer;
+  for (const Round::Draft& draft : proposal.request->round.drafts)
+    offer.own.push_back(rate(draft.source));
+  if (options_.drafter != nullptr)
+    offer.drafter.assign(static_cast<size_t>(proposal.most), rate(DraftSource::kDrafter));
+  return offer;
+}
+
+void Speculation::choose(std::span<Proposal> decoding) {
+  std::vector<DraftOffer> offers;
+  for (const Proposal& one : decoding) offers.push_back(offer_of(one));
+  DraftChoice choice{.most = options_.draft_tokens, .drafter = options_.drafter != nullptr};
+  if (options_.draft_tokens == 0) choice = policy_.choose(offers);
+  stats_.chosen = choice.most;
+  for (size_t i = 0; i < decoding.size(); ++i) {
+    Proposal& one = decoding[i];
+    Round& round = one.request->round;
+    if (choice.drafter && offers[i].drafter_gives_more(choice.most)) {
+      if (!round.drafts.empty()) round.set_aside = round.drafts[0];
+      round.drafts.clear();
+      if (!round.rows.empty()) round.rows.resize(1);
+      one.most = std::min(one.most, choice.most);
+    } else {
+      one.most = std::min(choice.most, std::ssize(round.drafts));
     }
   }
-  return stats_.chosen = policy_.choose(chances);
 }
 
 void Speculation::limit(RequestState& request, int64_t most) {
@@ -151,6 +162,7 @@ void Speculation::limit(RequestState& request, int64_t most) {
 }
 
 void Speculation::propose(std::span<const Proposal> proposals) {
+  drafter_seconds_ = 0;
   if (options_.drafter == nullptr) return;
   const auto begin = Clock::now();
   std::vector<DraftWant> wants;
@@ -161,7 +173,12 @@ void Speculation::propose(std::span<const Proposal> proposals) {
     requests.push_back(one.request);
   }
   if (wants.empty()) return;
+  const auto drafter_begin = Clock::now();
   options_.drafter->propose(wants);
+  drafter_seconds_ = std::chrono::duration<double>(Clock::now() - drafter_begin).count();
+  int64_t passes = 0, rows = 0;
+  for (const DraftWant& want : wants) passes = std::max(passes, want.most), rows += want.most;
+  policy_.observe_drafter(passes, rows, drafter_seconds_);
   for (size_t i = 0; i < wants.size(); ++i) {
     DSV4_CHECK(std::ssize(wants[i].drafts) <= wants[i].most, "{} drafts, {} were wanted",
                wants[i].drafts.size(), wants[i].most);
@@ -177,10 +194,14 @@ void Speculation::judge(RequestState& request, DraftSource source, bool held) {
   request.draft_state.rates[index_of(source)].observe(held);
 }
 
-DraftCounts Speculation::count(RequestState& request, int64_t tokens, int32_t last) {
+void Speculation::observe(int64_t tokens, double seconds) {
+  policy_.observe(tokens, std::max(seconds - drafter_seconds_, 0.0));
+}
+
+DraftCounts Speculation::count(RequestState& request, const Given& given) {
   DraftCounts counts;
   const Round& round = request.round;
-  const int64_t accepted = tokens - 1;
+  const int64_t accepted = given.tokens - 1;
   for (int64_t i = 0; i < std::ssize(round.drafts); ++i) {
     const DraftSource source = round.drafts[static_cast<size_t>(i)].source;
     ++counts.drafted[index_of(source)];
@@ -191,11 +212,16 @@ DraftCounts Speculation::count(RequestState& request, int64_t tokens, int32_t la
     ++stats_.accepted_at[static_cast<size_t>(i)];
   }
   if (round.left_out && accepted == std::ssize(round.drafts))
-    judge(request, round.left_out->source, round.left_out->token == last);
+    judge(request, round.left_out->source, round.left_out->token == given.last);
+  if (round.set_aside)
+    judge(request, round.set_aside->source, round.set_aside->token == given.first);
+  const bool guessed = !round.drafts.empty() && round.drafts[0].source == DraftSource::kDrafter;
+  if (std::vector<HoldRate>& rates = request.draft_state.rates; !guessed && !rates.empty())
+    rates[index_of(DraftSource::kDrafter)].forget();
   if (round.drafts.empty()) return counts;
   stats_.counts += counts;
   ++stats_.rounds;
-  stats_.tokens += tokens;
+  stats_.tokens += given.tokens;
   ++stats_.round_tokens[static_cast<size_t>(accepted)];
   return counts;
 }

@@ -10,9 +10,9 @@
 // By induction every accepted row has the context, and so the token, of the plain step: the answer
 // depends on no draft. Engine commits a row's token to the caches when it accepts the row.
 //
-// Here: which drafts a request gets in a step, and what became of them. The order of sources:
-// tokens that a grammar forces, the caller's prediction, lookup where its drafts hold more often
-// than the drafter's, the model's drafter.
+// Here: which drafts a request gets in a step, and what became of them. The host's own drafts are
+// tokens that a grammar forces, the caller's prediction, and lookup, in this order; or the model's
+// drafter guesses instead of them, where that is expected to give more tokens per second.
 
 #pragma once
 
@@ -87,9 +87,12 @@ struct Round {
     std::vector<uint32_t> mask;  // [ceil(V / 32)]; empty: not made yet, or every token is allowed
   };
   std::vector<Draft> drafts;
-  std::optional<Draft> left_out;  // after them: the step has no place for it, but it is judged too
-  std::vector<Row> rows;          // 1 + drafts; empty in a request without a constraint
-  std::vector<int32_t> ids;       // the newest token and the drafts, for the step
+  // After them: the step has no place for it, but it is judged too.
+  std::optional<Draft> left_out;
+  // Instead of which the drafter guesses: it is judged by the first token of the round.
+  std::optional<Draft> set_aside;
+  std::vector<Row> rows;            // 1 + drafts; empty in a request without a constraint
+  std::vector<int32_t> ids;         // the newest token and the drafts, for the step
   size_t accepted_rows = SIZE_MAX;  // at most; fewer than there are where the constraint has failed
   int64_t masks = 0;                // that the constraint has made
 };
@@ -111,29 +114,34 @@ class Speculation {
   explicit Speculation(Options options);
 
   bool on() const { return options_.on; }
-  // Chooses the drafts that the host knows, and says how many more tokens than one the request
-  // wants to compute in the next step. The request decodes.
+  // Finds the drafts that the host knows, for a request that decodes, and says how many more tokens
+  // than one it may compute in the next step.
   int64_t want(RequestState& request);
-  // The drafts of each request that pay, of requests that want so many.
   struct Proposal {
     RequestState* request;
     int64_t most;
   };
-  int64_t choose(std::span<const Proposal> decoding);
+  // Lowers `most`, which want() has said, to the drafts of each request that pay. Own drafts in
+  // whose place the drafter shall guess are set aside.
+  void choose(std::span<Proposal> decoding);
   // The step has room for so many of them.
   static void limit(RequestState& request, int64_t most);
   // The drafter's guesses, for requests that have no other drafts.
   void propose(std::span<const Proposal> proposals);
-  // The round gave so many tokens, of which `last` is the last; its first drafts held, up to that.
-  DraftCounts count(RequestState& request, int64_t tokens, int32_t last);
-  // A step without prompts took so long.
-  void observe(int64_t tokens, double seconds) { policy_.observe(tokens, seconds); }
+  // The round gave these tokens; its first drafts held, up to the last token.
+  struct Given {
+    int64_t tokens = 0;
+    int32_t first = -1, last = -1;
+  };
+  DraftCounts count(RequestState& request, const Given& given);
+  // A step without prompts took so long, its propose() included.
+  void observe(int64_t tokens, double seconds);
   const SpeculationStats& stats() const { return stats_; }
 
  private:
   bool add(RequestState& request, int32_t draft, DraftSource source) const;
   int64_t most_drafts(const RequestState& request) const;
-  bool lookup_is_better(const DraftState& state) const;
+  DraftOffer offer_of(const Proposal& proposal) const;
   void judge(RequestState& request, DraftSource source, bool held);
 
   const Options options_;
@@ -142,6 +150,7 @@ class Speculation {
   std::array<HoldRate, kNumDraftSources> rates_{HoldRate(1), HoldRate(0.8), HoldRate(0.5),
                                                 HoldRate(0.8)};
   DraftPolicy policy_;
+  double drafter_seconds_ = 0;  // of propose(), for the step that is computed next
   SpeculationStats stats_;
 };
 

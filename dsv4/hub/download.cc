@@ -12,6 +12,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/base/size_text.h"
 #include "dsv4/base/thread.h"
 #include "dsv4/hub/blob_hash.h"
 #include "dsv4/hub/file_lock.h"
@@ -293,14 +294,13 @@ void check_free_space(const HubCache& cache, const std::vector<HubFile>& files) 
   struct statvfs disk {};
   if (statvfs(cache.root().c_str(), &disk) != 0)
     fail(ErrorCode::kIo, "cannot read {}: {}", cache.root(), std::strerror(errno));
-  const double free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
-  const auto need = static_cast<double>(bytes_to_allocate(cache, files));
-  constexpr double kGiB = 1 << 30;
+  const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
+  const int64_t need = bytes_to_allocate(cache, files);
   if (need > free)
     fail(ErrorCode::kResource,
-         "{:.2f} GiB are to be fetched, and the disk of {} has {:.2f} GiB left: free some, or set "
+         "{} are to be fetched, and the disk of {} has {} left: free some, or set "
          "HF_HUB_CACHE to a folder on another disk",
-         need / kGiB, cache.root(), free / kGiB);
+         size_text(need, 2), cache.root(), size_text(free, 2));
 }
 
 void fetch_blobs(const HubDownload& download, const HubCache& cache,

@@ -37,7 +37,7 @@ std::vector<std::vector<int32_t>> parse_expert_counts(const std::string& text,
       !counts["layers"].is_array())
     fail(ErrorCode::kBadInput,
          "{}: no counts of experts: want {{\"experts\": E, \"layers\": [[uses of each expert] "
-         "...]}}, as `tools/expert_trace.py replay --counts` writes them",
+         "...]}}, as --experts-counts-out and `tools/expert_trace.py replay --counts` write them",
          file);
   const Json& layers = counts["layers"];
   if (counts["experts"] != config.num_experts || std::ssize(layers) != config.num_layers)
@@ -53,6 +53,17 @@ std::vector<std::vector<int32_t>> parse_expert_counts(const std::string& text,
     });
   }
   return order;
+}
+
+std::string expert_counts_text(const std::vector<std::vector<int64_t>>& uses) {
+  DSV4_CHECK(!uses.empty(), "uses of the experts of {} layers", uses.size());
+  std::vector<std::vector<uint64_t>> layers;  // what the parser takes
+  for (const std::vector<int64_t>& layer : uses) {
+    DSV4_CHECK(layer.size() == uses[0].size(), "layers of {} and {} experts", uses[0].size(),
+               layer.size());
+    layers.emplace_back(layer.begin(), layer.end());
+  }
+  return Json{{"experts", uses[0].size()}, {"layers", layers}}.dump() + "\n";
 }
 
 }  // namespace dsv4

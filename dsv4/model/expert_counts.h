@@ -1,5 +1,6 @@
 // How often the experts of a model were chosen in some traffic, as a file: what
-// `tools/expert_trace.py replay --counts` writes and `--experts-counts` reads.
+// `--experts-counts-out` and `tools/expert_trace.py replay --counts` write, and `--experts-counts`
+// reads.
 //
 //   {"experts": E, "layers": [[uses of each expert], ...]}
 //
@@ -22,5 +23,8 @@ namespace dsv4 {
 std::vector<std::vector<int32_t>> parse_expert_counts(const std::string& text,
                                                       const std::string& file,
                                                       const ModelConfig& config);
+
+// uses: [layer] of each expert; all layers have as many
+std::string expert_counts_text(const std::vector<std::vector<int64_t>>& uses);
 
 }  // namespace dsv4

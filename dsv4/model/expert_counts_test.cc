@@ -23,6 +23,13 @@ TEST(ExpertCounts, TheMostUsedComeFirst) {
             (std::vector<std::vector<int32_t>>{{1, 2, 0, 3}, {3, 0, 1, 2}}));
 }
 
+TEST(ExpertCounts, ReadsWhatItWrites) {
+  const std::string text = expert_counts_text({{0, 7, 7, 3}, {1, 2, 3, int64_t{1} << 62}});
+  EXPECT_EQ(parse(text), (std::vector<std::vector<int32_t>>{{1, 2, 3, 0}, {3, 2, 1, 0}}));
+  EXPECT_EQ(expert_counts_text({{0, 0}}), "{\"experts\":2,\"layers\":[[0,0]]}\n");
+  EXPECT_THROW(expert_counts_text({{1, 2}, {1}}), Error);
+}
+
 TEST(ExpertCounts, RefusesWhatIsNone) {
   const auto error = [](const std::string& text) {
     return test::error_of(ErrorCode::kBadInput, [&] { parse(text); });

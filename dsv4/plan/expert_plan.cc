@@ -1,37 +1,69 @@
 #include "dsv4/plan/expert_plan.h"
 
-#include "dsv4/base/bits.h"
+#include <algorithm>
+#include <numeric>
+
 #include "dsv4/base/error.h"
-#include "dsv4/engine/expert_places.h"
+#include "dsv4/base/size_text.h"
 
 namespace dsv4 {
-ExpertFit fit_experts(const MemoryPlan& plan, const Machine& machine,
-                      const ExpertRequest& request) {
+namespace {
+
+void check_request(const MemoryPlan& plan, const Machine& machine) {
   if (machine.host || machine.devices != 1)
     fail(ErrorCode::kBadInput, "experts in host memory are planned for one GPU, not for {}",
          machine.name);
+  DSV4_CHECK(std::ssize(plan.expert_bytes) == plan.config.num_layers, "{} layers of {}",
+             plan.expert_bytes.size(), plan.config.num_layers);
+  if (std::ranges::count(plan.expert_bytes, 0) > 0)
+    fail(ErrorCode::kUnsupported,
+         "experts in host memory are kernel images, and those of {} layers have none: they are in "
+         "MXFP4, NVFP4 or 2 to 5 bits (--experts)",
+         std::ranges::count(plan.expert_bytes, 0));
+}
+
+}  // namespace
+
+int64_t ExpertFit::all_bytes() const {
+  return places.experts *
+         std::reduce(places.place_bytes.begin(), places.place_bytes.end(), int64_t{0});
+}
+
+int64_t ExpertFit::token_bytes() const {
+  return all_bytes() / places.experts * chosen;
+}
+
+double ExpertFit::link_bytes() const {
+  double bytes = 0;
+  for (int64_t l = 0; l < places.layers(); ++l) {
+    const double outside =
+        1 - static_cast<double>(places.kept(l)) / static_cast<double>(places.experts);
+    bytes += outside * static_cast<double>(chosen * places.place_bytes[static_cast<size_t>(l)]);
+  }
+  return bytes;
+}
+
+ExpertFit fit_experts(const MemoryPlan& plan, const Machine& machine,
+                      const ExpertRequest& request) {
+  check_request(plan, machine);
   const auto part = plan.weights.parts.find("experts");
-  ExpertFit result{.experts = plan.config.num_layers * plan.config.num_experts};
-  const int64_t all = part == plan.weights.parts.end() ? 0 : part->second.bytes;
-  DSV4_CHECK(all > 0 && result.experts > 0, "{} bytes of {} experts", all, result.experts);
-  result.expert_bytes = ceil_div(all, result.experts);
+  DSV4_CHECK(part != plan.weights.parts.end(), "no weight of an expert among {} parts",
+             plan.weights.parts.size());
   const Fit whole = fit(plan, machine);
-  const int64_t others = whole.need_bytes - all;
-  result.room_bytes = whole.room_bytes - others;
-  if (result.room_bytes <= 0)
+  ExpertFit result;
+  result.gpu_room = whole.room_bytes, result.host_room = request.host_bytes;
+  result.dense_bytes = whole.need_bytes - part->second.bytes;
+  const int64_t room = result.gpu_room - result.dense_bytes;
+  if (room <= 0)
     fail(ErrorCode::kResource, "{} has room for {}: dense weights and the cache take {}",
-         machine.name, gib_text(whole.room_bytes), gib_text(others));
-  const int64_t given = request.gpu_bytes.value_or(result.room_bytes);
-  if (given > result.room_bytes)
+         machine.name, size_text(result.gpu_room, 2), size_text(result.dense_bytes, 2));
+  const int64_t given = request.gpu_bytes.value_or(room);
+  if (given > room)
     fail(ErrorCode::kResource, "{} has room for {} of experts, {} are wanted", machine.name,
-         gib_text(result.room_bytes), gib_text(given));
-  const ExpertPlaces places = plan_places(
-      std::vector<int64_t>(static_cast<size_t>(plan.config.num_layers), result.expert_bytes),
-      plan.config.num_experts, given, request.host_bytes);
-  result.expert_bytes = places.place_bytes.front();
-  result.token_bytes = plan.config.num_layers * plan.config.experts_per_token * result.expert_bytes;
-  result.resident = places.resident(), result.fixed = places.all() - places.homes();
-  result.transient = places.transient();
+         size_text(room, 2), size_text(given, 2));
+  result.places =
+      plan_places(plan.expert_bytes, plan.config.num_experts, given, request.host_bytes);
+  result.chosen = plan.config.experts_per_token;
   return result;
 }
 

@@ -6,13 +6,14 @@
 //   resident         = experts in fixed places and slots; transient places hold none for long
 //   host memory      = a copy of every expert that is not fixed
 //
-// Experts count with their stored bytes, on average where layers differ; kernel images of the
-// released models take the same.
+// Experts count with the bytes of their kernel images, layer by layer, as in the engine. What is
+// free when a program starts is not known here: the reserve of the machine stands for the rest.
 
 #pragma once
 
 #include <optional>
 
+#include "dsv4/engine/expert_places.h"
 #include "dsv4/plan/plan.h"
 
 namespace dsv4 {
@@ -23,20 +24,25 @@ struct ExpertRequest {
 };
 
 struct ExpertFit {
-  int64_t experts = 0, expert_bytes = 0;  // of all layers; of one expert
-  int64_t resident = 0, fixed = 0;        // experts
-  int64_t transient = 0;                  // places
-  int64_t room_bytes = 0;                 // of the GPU, for places
-  int64_t gpu_bytes() const { return (resident + transient) * expert_bytes; }
-  int64_t host_bytes() const { return (experts - fixed) * expert_bytes; }
-  double share() const { return static_cast<double>(resident) / static_cast<double>(experts); }
-  int64_t token_bytes = 0;  // of the experts that a token chooses in all layers
-  // What of it comes over the link if all experts are equally likely.
-  double link_bytes() const { return (1 - share()) * static_cast<double>(token_bytes); }
+  ExpertPlaces places;
+  int64_t gpu_room = 0, host_room = 0;  // bytes of either memory, without what is kept free
+  int64_t dense_bytes = 0;              // of the GPU, for dense weights and the cache
+  int64_t chosen = 0;                   // experts of a token, in a layer
+
+  int64_t all_bytes() const;    // of all experts
+  int64_t token_bytes() const;  // of those that a token chooses in all layers
+  int64_t fixed() const { return places.all() - places.homes(); }
+  int64_t gpu_need() const { return dense_bytes + places.gpu_bytes(); }
+  double share() const {
+    return static_cast<double>(places.resident()) / static_cast<double>(places.all());
+  }
+  // What of token_bytes() comes over the link if all experts are equally likely.
+  double link_bytes() const;
 };
 
-// machine: one GPU. Throws kBadInput when the rest of the model leaves no room, when the GPU has
-// less than request.gpu_bytes, or when host memory does not hold what the GPU does not.
+// machine: one GPU. Throws kUnsupported for experts without images, kResource when the rest of the
+// model leaves no room, when the GPU has less than request.gpu_bytes, or when host memory does not
+// hold what the GPU does not.
 ExpertFit fit_experts(const MemoryPlan& plan, const Machine& machine, const ExpertRequest& request);
 
 }  // namespace dsv4

@@ -57,7 +57,7 @@ TEST(ExpertPlan, SharesOfTheDesign) {
     const ExpertFit fit = fit_experts(plan_of(row.release, row.experts), gpu(row.gib, row.reserve),
                                       {.host_bytes = kHuge});
     EXPECT_NEAR(fit.share(), row.share, 0.0016);
-    EXPECT_EQ(fit.fixed, row.share == 1 ? fit.experts : 0);
+    EXPECT_EQ(fit.fixed(), row.share == 1 ? fit.places.all() : 0);
   }
 }
 
@@ -66,16 +66,17 @@ TEST(ExpertPlan, TakesAllTheRoom) {
   for (const char* experts : {"k3", ""}) {
     const ExpertFit fit =
         fit_experts(plan_of("flash", experts), parse_machine("1xh100"), {.host_bytes = kHuge});
-    EXPECT_EQ(fit.experts, 43 * 256);
-    EXPECT_LE(fit.gpu_bytes(), fit.room_bytes);
-    EXPECT_GT(fit.gpu_bytes() + fit.expert_bytes, fit.room_bytes);
-    EXPECT_GT(fit.transient, 0);
-    // Three matrices of 2048 x 4096 weights in 3.25 or 4.25 bits, and a few numbers beside them.
-    const double bits = *experts != '\0' ? 3.25 : 4.25;
-    EXPECT_NEAR(static_cast<double>(fit.expert_bytes), 3 * 2048 * 4096 * bits / 8, 300);
-    EXPECT_EQ(fit.token_bytes, 43 * 6 * fit.expert_bytes);
-    EXPECT_NEAR(fit.link_bytes(), static_cast<double>(fit.token_bytes) * (1 - fit.share()), 1);
-    EXPECT_EQ(fit.host_bytes(), fit.experts * fit.expert_bytes);
+    const int64_t bytes = fit.places.place_bytes[7];
+    EXPECT_EQ(fit.places.all(), 43 * 256);
+    EXPECT_LE(fit.gpu_need(), fit.gpu_room);
+    EXPECT_GT(fit.gpu_need() + bytes, fit.gpu_room);
+    EXPECT_GT(fit.places.transient(), 0);
+    // Three matrices of 2048 x 4096 weights in 3.25 or 4.25 bits.
+    EXPECT_EQ(bytes, 3 * 2048 * 4096 / 32 * (*experts != '\0' ? 13 : 17));
+    EXPECT_EQ(fit.token_bytes(), 43 * 6 * bytes);
+    EXPECT_NEAR(fit.link_bytes(), static_cast<double>(fit.token_bytes()) * (1 - fit.share()), 1);
+    EXPECT_EQ(fit.all_bytes(), fit.places.all() * bytes);
+    EXPECT_EQ(fit.places.host_bytes(), fit.all_bytes());
   }
 }
 
@@ -84,9 +85,10 @@ TEST(ExpertPlan, FixesWhatHostMemoryDoesNotHold) {
   const MemoryPlan& plan = plan_of("flash", "");
   const Machine h200 = parse_machine("1xh200");
   const ExpertFit fit = fit_experts(plan, h200, {.host_bytes = 124 * kGiB});
-  EXPECT_GT(fit.fixed, 0);
-  EXPECT_LE(fit.host_bytes(), 124 * kGiB);
-  EXPECT_GT(fit.host_bytes() + fit.expert_bytes, 124 * kGiB);
+  EXPECT_GT(fit.fixed(), 0);
+  EXPECT_EQ(fit.host_room, 124 * kGiB);
+  EXPECT_LE(fit.places.host_bytes(), fit.host_room);
+  EXPECT_GT(fit.places.host_bytes() + fit.places.place_bytes[0], fit.host_room);
   EXPECT_EQ(fit_experts(plan, h200, {.host_bytes = 14 * kGiB}).share(), fit.share());
   EXPECT_TRUE(
       test::says(test::error_of(ErrorCode::kResource,
@@ -94,12 +96,45 @@ TEST(ExpertPlan, FixesWhatHostMemoryDoesNotHold) {
                  "12.00 GiB of host memory hold 963 of 11008 experts, and the GPU holds"));
 }
 
+// Layers of different sizes are added up as they are, not as their average.
+TEST(ExpertPlan, CountsEachLayer) {
+  const ModelConfig config = released_config("flash");
+  const Recipe recipe = parse_recipe("experts k3\nexperts 7-8 k4\n", "a recipe");
+  const MemoryPlan plan = plan_memory(
+      config,
+      convert_list(stored_tensors(official_tensor_list(config, false)), recipe, config.o_groups),
+      {.context = 131072});
+  constexpr int64_t kBlocks = 3 * 2048 * 4096 / 32;
+  const ExpertFit fit = fit_experts(plan, parse_machine("1xh100"), {.host_bytes = kHuge});
+  for (int64_t l = 0; l < 43; ++l)
+    EXPECT_EQ(fit.places.place_bytes[static_cast<size_t>(l)],
+              kBlocks * (l == 7 || l == 8 ? 17 : 13));
+  EXPECT_EQ(fit.all_bytes(), 256 * kBlocks * (41 * 13 + 2 * 17));
+  EXPECT_EQ(fit.places.transient_bytes(), kBlocks * 17);
+  double outside = 0;
+  for (int64_t l = 0; l < 43; ++l)
+    outside += static_cast<double>(6 * (256 - fit.places.kept(l)) *
+                                   fit.places.place_bytes[static_cast<size_t>(l)]) /
+               256;
+  EXPECT_NEAR(fit.link_bytes(), outside, 1);
+}
+
+TEST(ExpertPlan, RefusesExpertsWithoutImages) {
+  EXPECT_TRUE(test::says(test::error_of(ErrorCode::kUnsupported,
+                                        [&] {
+                                          fit_experts(plan_of("flash", "fp8"),
+                                                      parse_machine("1xh200"),
+                                                      {.host_bytes = kHuge});
+                                        }),
+                         "those of 43 layers have none"));
+}
+
 TEST(ExpertPlan, TakesWhatIsGiven) {
   const MemoryPlan& plan = plan_of("flash", "k3");
   const ExpertFit fit =
       fit_experts(plan, parse_machine("1xh200"), {.gpu_bytes = 20 * kGiB, .host_bytes = kHuge});
-  EXPECT_LE(fit.gpu_bytes(), 20 * kGiB);
-  EXPECT_GT(fit.gpu_bytes() + fit.expert_bytes, 20 * kGiB);
+  EXPECT_LE(fit.places.gpu_bytes(), 20 * kGiB);
+  EXPECT_GT(fit.places.gpu_bytes() + fit.places.place_bytes[0], 20 * kGiB);
   const auto error = [&](const Machine& machine, const ExpertRequest& request) {
     return test::error_of(ErrorCode::kResource, [&] { fit_experts(plan, machine, request); });
   };

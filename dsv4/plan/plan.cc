@@ -124,6 +124,37 @@ class CutUnits final : public WeightVisitor {
   std::map<std::string, int64_t> units_;
 };
 
+bool has_images(const OutputItem& item) {
+  switch (item.target.kind) {
+    case Target::Kind::kMxfp4:
+    case Target::Kind::kNvfp4:
+    case Target::Kind::kKbit:
+      return true;
+    case Target::Kind::kKeep:
+      return item.source == WeightFormat::kMxfp4 || item.source == WeightFormat::kNvfp4 ||
+             item.source == WeightFormat::kKbit;
+    default:
+      return false;
+  }
+}
+
+// All experts of a layer have the same formats.
+std::vector<int64_t> expert_bytes(const ModelConfig& config, const ConvertList& weights) {
+  const auto layers = static_cast<size_t>(config.num_layers);
+  std::vector<int64_t> sums(layers);
+  std::vector<bool> others(layers);
+  for (const OutputItem& item : weights.items) {
+    if (item.id.part != WeightPart::kExperts || item.id.drafter || item.id.layer < 0) continue;
+    const auto layer = static_cast<size_t>(item.id.layer);
+    if (layer >= layers) continue;
+    if (!has_images(item)) others[layer] = true;
+    for (const OutputTensor& tensor : item.tensors)
+      if (tensor.meta.rank > 1) sums[layer] += tensor.meta.bytes();
+  }
+  for (size_t l = 0; l < layers; ++l) sums[l] = others[l] ? 0 : sums[l] / config.num_experts;
+  return sums;
+}
+
 using Tensors = std::map<std::string, TensorMeta>;
 
 // Tensors of each layer, by the part of the name after "layers.N.", and those of no layer.
@@ -216,6 +247,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
       .shapes = shapes,
       .request = request,
       .weights = summarize(weights),
+      .expert_bytes = expert_bytes(config, weights),
       .cut_bytes = CutUnits(config).bytes_of(weights),
       .kv_rate = kv_rate(config, request.numerics),
       .sequence = sequence_bytes(config, request.numerics, request.drafter),

@@ -16,6 +16,7 @@
 
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "dsv4/engine/workspace.h"
 #include "dsv4/plan/machine.h"
@@ -43,6 +44,9 @@ struct MemoryPlan {
   std::shared_ptr<const Model> shapes;  // for dry runs of a step: no memory, a layer of each kind
   PlanRequest request;
   WeightSummary weights;
+  // [layer] of one routed expert: its codes and block scales, which are all that kernel images
+  // hold; 0 in a layer that has others than MXFP4, NVFP4 and k-bit ones.
+  std::vector<int64_t> expert_bytes;
   std::map<int64_t, int64_t>
       cut_bytes;  // of the weights that ranks share, by their number of units
   KvRate kv_rate;

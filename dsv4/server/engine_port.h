@@ -32,6 +32,7 @@ class EnginePort {
   virtual bool step() = 0;
   virtual EngineStats stats() const = 0;
   virtual DeviceMemory device_memory() const { return {}; }
+  virtual ExpertStats expert_stats() const { return {}; }
   virtual void drop_prefixes() {}
 };
 

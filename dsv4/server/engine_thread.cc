@@ -138,7 +138,7 @@ bool EngineThread::load(const Loader& loader) {
     state_.error = error;
     if (engine_) state_.stats = engine_->stats();
   }
-  if (engine_) refresh_device_memory();
+  if (engine_) refresh_device();
   deliver_({});
   return error.empty();
 }
@@ -158,7 +158,7 @@ void EngineThread::serve() {
       state_.stats = engine_->stats();
     }
     if (!events.empty()) deliver_(std::move(events));
-    refresh_device_memory();
+    refresh_device();
   }
 }
 
@@ -173,26 +173,29 @@ bool EngineThread::wait_for_work() {
   while (!wake_.wait_for(lock, kRefresh, has_work)) {
     state_.stats = engine_->stats();
     lock.unlock();
-    refresh_device_memory();
+    refresh_device();
     lock.lock();
   }
   return !stopping_;
 }
 
-// Every other second: the driver is asked without the mutex.
-void EngineThread::refresh_device_memory() {
+// Every other second: the driver is asked without the mutex, and the device is waited for.
+void EngineThread::refresh_device() {
   constexpr std::chrono::seconds kEvery{2};
   const auto now = std::chrono::steady_clock::now();
-  if (now < next_memory_) return;
-  next_memory_ = now + kEvery;
+  if (now < next_refresh_) return;
+  next_refresh_ = now + kEvery;
   DeviceMemory memory;
+  ExpertStats expert_stats;
   try {
     memory = engine_->device_memory();
+    expert_stats = engine_->expert_stats();
   } catch (const std::exception&) {  // the device is broken: the next step says how
     return;
   }
   const std::lock_guard lock(mutex_);
   state_.device_memory = memory;
+  state_.experts = std::move(expert_stats);
 }
 
 void EngineThread::apply_cancellations(std::vector<EngineEvent>& events) {

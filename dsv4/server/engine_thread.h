@@ -45,7 +45,8 @@ class EngineThread {
     int64_t queued_tokens = 0;
     double seconds_in_step = 0;  // of the step that is running now; 0 between steps
     EngineStats stats;
-    DeviceMemory device_memory;  // at most some seconds old
+    DeviceMemory device_memory;  // this and what follows: at most some seconds old
+    ExpertStats experts;
   };
 
   // Both are called on the engine thread. The loader's engine runs one token as a canary before it
@@ -89,7 +90,7 @@ class EngineThread {
   bool load(const Loader& loader);
   void serve();
   bool wait_for_work();
-  void refresh_device_memory();
+  void refresh_device();
   void apply_cancellations(std::vector<EngineEvent>& events);
   std::unique_ptr<Job> take_from_queue(JobId id);
   std::unique_ptr<Job> next_job();
@@ -99,9 +100,9 @@ class EngineThread {
   void fail_all(std::vector<EngineEvent>& events, const std::string& error);
 
   Deliver deliver_;
-  std::unique_ptr<EnginePort> engine_;                 // the engine thread's
-  std::map<JobId, std::unique_ptr<Job>> running_;      // the engine thread's
-  std::chrono::steady_clock::time_point next_memory_;  // the engine thread's
+  std::unique_ptr<EnginePort> engine_;                  // the engine thread's
+  std::map<JobId, std::unique_ptr<Job>> running_;       // the engine thread's
+  std::chrono::steady_clock::time_point next_refresh_;  // the engine thread's
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -23,6 +23,7 @@ class ModelEngine : public EnginePort {
   bool step() override { return engine_.step(); }
   EngineStats stats() const override { return engine_.stats(); }
   DeviceMemory device_memory() const override { return engine_.device_memory(); }
+  ExpertStats expert_stats() const override { return engine_.expert_stats(); }
   void drop_prefixes() override { engine_.drop_prefixes(); }
 
  private:

@@ -123,6 +123,7 @@ class Service : public HttpHandler {
   void set_cache_metrics(const EngineStats& stats);
   void set_memory_metrics(const EngineThread::State& state);
   void set_speculation_metrics(const SpeculationStats& stats);
+  void set_expert_metrics(const ExpertStats& stats);
   void count_rejection(const ApiError& error);
   // Runs `work` on a worker thread and then `done` on the I/O thread; 429 where too many bodies
   // wait in this queue.

@@ -83,6 +83,25 @@ void Service::set_speculation_metrics(const SpeculationStats& stats) {
   metrics_.set("dsv4_spec_draft_seconds_total", stats.draft_seconds);
 }
 
+// No layers where all experts are in GPU memory.
+void Service::set_expert_metrics(const ExpertStats& stats) {
+  if (!stats.any()) return;
+  const auto set = [&](const char* name, int64_t value, const std::string& labels = {}) {
+    metrics_.set(name, static_cast<double>(value), labels);
+  };
+  for (size_t l = 0; l < stats.layers.size(); ++l) {
+    const std::string layer = fmt::format("layer=\"{}\"", l);
+    set("dsv4_expert_hits_total", stats.layers[l].hits, layer);
+    set("dsv4_expert_misses_total", stats.layers[l].misses(), layer);
+  }
+  const ExpertCounts sum = stats.sum();
+  set("dsv4_expert_link_bytes_total", sum.moved_bytes, "path=\"fetch\"");
+  set("dsv4_expert_link_bytes_total", sum.home_bytes, "path=\"home\"");
+  set("dsv4_expert_link_bytes_total", stats.prompt_bytes, "path=\"prompt\"");
+  set("dsv4_expert_prompt_steps_total", stats.prompt_steps);
+  set("dsv4_expert_bad_ids_total", sum.impossible);
+}
+
 Service::Response Service::metrics(const RoutedRequest&) {
   const EngineThread::State state = engine_->state();
   const HttpCounters& http = http_->counters();
@@ -108,6 +127,7 @@ Service::Response Service::metrics(const RoutedRequest&) {
   set_cache_metrics(stats);
   set_memory_metrics(state);
   set_speculation_metrics(stats.speculation);
+  set_expert_metrics(state.experts);
   set("dsv4_engine_steps_total", state.stats.steps);
   set("dsv4_engine_prefill_tokens_total", state.stats.prefill_tokens);
   set("dsv4_engine_decode_tokens_total", state.stats.decode_tokens);

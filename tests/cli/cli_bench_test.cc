@@ -148,6 +148,9 @@ TEST_F(CliBench, BenchUsageErrors) {
   expect_error("bench prefill demo --tokens 5,", "--tokens 5,: want numbers from 1");
   expect_error("bench decode demo --batch 9223372036854775807", "want numbers from 1 to 1048576");
   expect_error("bench decode demo --experts k3", "require --synthetic: demo has fixed formats");
+  expect_error("bench link --device cpu", "between host memory and a GPU: give --device cuda");
+  expect_error("bench link --device cpu,cpu", "one device, not cpu,cpu");
+  expect_error("bench link --ctas 0", "--ctas");
   expect_error("bench prefill demo --layers 2", "require --synthetic");
   expect_error("bench decode demo --routing zipf:1", "require --synthetic");
   expect_error("bench decode demo --trace file.json --steps 1 --context 64", "no trace");

@@ -72,6 +72,8 @@ TEST_F(CliPlan, ExpertsInHostMemory) {
   const Json& fit = all.at("experts_in_host_memory");
   EXPECT_NEAR(fit.at("resident_share"), 0.902, 0.0015);
   EXPECT_EQ(fit.at("host_bytes"), 11008 * fit.at("expert_bytes").get<int64_t>());
+  EXPECT_LE(fit.at("gpu_need_bytes"), fit.at("gpu_room_bytes"));
+  EXPECT_EQ(fit.at("host_room_bytes"), int64_t{200} << 30);
   const Json small = json_of(flash + "--experts-memory 20G --host-memory 200GiB");
   EXPECT_LE(small.at("experts_in_host_memory").at("gpu_bytes"), int64_t{20} << 30);
   const Json card = json_of(flash + "--gpu-memory 78G --experts-memory auto --host-memory 0.2T");
@@ -84,6 +86,39 @@ TEST_F(CliPlan, ExpertsInHostMemory) {
     expect_error(flash + "--experts-memory '" + size + "'", "--experts-memory");
   expect_error(flash + "--host-memory 5G", "--experts-memory");
   expect_error("plan --synthetic flash --experts-memory auto", "for one GPU, not for cpu");
+}
+
+// What `plan` says, layer by layer.
+TEST_F(CliPlan, InspectExperts) {
+  const std::string sizes = "--experts-memory auto --host-memory 124G --json",
+                    inspect = "inspect experts --synthetic flash ";
+  const Json plan = json_of("plan --synthetic flash --gpus 1xh200 " + sizes);
+  const Json experts = json_of(inspect + sizes);
+  for (const auto& [key, value] : plan.at("experts_in_host_memory").items())
+    EXPECT_EQ(experts.at(key), value) << key;
+  int64_t kept = 0, fixed = 0, host = 0, gpu = 0;
+  ASSERT_EQ(experts.at("layers").size(), 43u);
+  for (const Json& layer : experts.at("layers")) {
+    fixed += layer.at("fixed").get<int64_t>();
+    kept += layer.at("fixed").get<int64_t>() + layer.at("slots").get<int64_t>();
+    host += layer.at("host_bytes").get<int64_t>();
+    gpu += layer.at("gpu_bytes").get<int64_t>();
+    EXPECT_EQ(layer.at("homes").get<int64_t>() + layer.at("fixed").get<int64_t>(), 256);
+  }
+  EXPECT_GT(fixed, 0);
+  EXPECT_EQ(experts.at("fixed"), fixed);
+  EXPECT_EQ(experts.at("resident"), kept);
+  EXPECT_EQ(experts.at("host_bytes"), host);
+  const int64_t transient =
+      experts.at("transient").get<int64_t>() * experts.at("expert_bytes").get<int64_t>();
+  EXPECT_EQ(experts.at("gpu_bytes"), gpu + transient);
+  const Json small = json_of(inspect + "--experts k3 --gpu-memory 78G --context 1000 " + sizes);
+  EXPECT_LT(small.at("gpu_need_bytes"), int64_t{78} << 30);
+  const test::CliResult text = dsv4(inspect + "--experts-memory 40G --host-memory 200G");
+  EXPECT_NE(text.out.find("share 2 x "), std::string::npos) << text.out;
+  expect_error("inspect experts demo", "needs --experts-memory");
+  expect_error("inspect experts --experts-memory auto", "either a model or --synthetic");
+  expect_error("inspect demo --experts-memory auto", "write inspect experts");
 }
 
 // The bundled model runs on any machine that can run this test.

@@ -82,6 +82,33 @@ TEST_F(CliRun, TracesExperts) {
   EXPECT_FALSE(std::filesystem::exists(path("b")));
 }
 
+// The uses are the choices in the trace, one token at a time.
+TEST_F(CliRun, CountsExperts) {
+  write("text", "Mira was a girl from a farm.");
+  const auto counts = [&](const std::string& file) {
+    return json::parse(shell("cat " + path(file)).out);
+  };
+  const auto check = [&](const std::string& command, const std::string& name) {
+    const Result result = dsv4(command + " --experts-trace " + path(name + ".trace") +
+                               " --experts-counts-out " + path(name + ".json"));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    shell("python3 tools/expert_trace.py replay --batch 1 --warm 1 " + path(name + ".trace") +
+          " --counts " + path(name + ".replayed"));
+    EXPECT_EQ(counts(name + ".json"), counts(name + ".replayed"));
+  };
+  check(greedy_ + "-p 'Once upon a time'", "run");
+  check("eval ppl demo -f " + path("text") + " --chunk 4", "eval");
+  const std::string alone = "run demo -p a -n 2 --experts-counts-out ";
+  EXPECT_EQ(dsv4(alone + path("alone")).exit_code, 0);
+  EXPECT_EQ(counts("alone").at("layers").size(), counts("run.json").at("layers").size());
+  expect_error(alone + path("alone"), "exists: give another file for the uses of experts");
+  expect_error(alone + "/no/x", "cannot write /no/x: No such file");
+  expect_error("run demo -p a --check-numbers --experts-counts-out " + path("b"),
+               "--check-numbers");
+  expect_error("bench decode demo --experts-counts-out " + path("b"), "--experts-memory");
+  EXPECT_FALSE(std::filesystem::exists(path("b")));
+}
+
 TEST_F(CliRun, TokenizeAndBack) {
   const std::string text = "Once upon a time <｜User｜> \xff bytes\n";
   const Result ids = with_input(text, "tokenize demo");

@@ -1,5 +1,4 @@
 #include "dsv4/engine/device_weights.h"
-#include "dsv4/engine/expert_store.h"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif
+#include "dsv4/engine/stored_images_test.h"
 #include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
@@ -100,19 +100,7 @@ TEST(DeviceWeights, ImagesGoToAStore) {
       plan_places({bytes, bytes, bytes}, 256, 100 * bytes, int64_t{1} << 40);
   EXPECT_EQ(places.place_bytes[0], bytes) << "images are multiples of 256 bytes";
   // Neither memory is touched: the store only hands out addresses.
-  class Reserved final : public Memory {
-   public:
-    std::byte* allocate(int64_t size) override { return host_memory().allocate(size); }
-    void release(std::byte* data) noexcept override { host_memory().release(data); }
-    void upload(std::byte* to, const std::byte* from, int64_t size) override {
-      host_memory().upload(to, from, size);
-    }
-    void download(std::byte*, const std::byte*, int64_t) override {}
-  } memory;
-  const auto store = std::make_shared<ExpertStore>(places, memory, memory);
-  std::vector<ExpertsFetchArgs> fetch;
-  for (int64_t l = 0; l < 3; ++l) fetch.push_back(store->layer(l));
-  model.fetch_experts(fetch, store);
+  const std::shared_ptr<ExpertStore> store = test::fetch_from_reserved(model, places);
   send_to_store(*store, jobs);
   EXPECT_EQ(model.expert_store(), store.get());
   std::set<std::byte*> homes;

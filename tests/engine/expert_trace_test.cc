@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
@@ -89,7 +90,17 @@ class ExpertTraceTest : public testing::Test {
     }
     trace->finish();
     if (answers != nullptr) *answers = sinks;
-    return read_trace(path);
+    const Trace read = read_trace(path);
+    EXPECT_EQ(trace->uses(), uses_of(read));
+    return read;
+  }
+  static std::vector<std::vector<int64_t>> uses_of(const Trace& trace) {
+    std::vector<std::vector<int64_t>> uses(trace.layers, std::vector<int64_t>(trace.experts));
+    for (const auto& [sequence, tokens] : trace.of)
+      for (const Token& token : tokens)
+        for (size_t l = 0; l < trace.layers; ++l)
+          for (const uint16_t e : token.chosen[l]) ++uses[l][e];
+    return uses;
   }
   std::vector<int32_t> random_prompt(int64_t n, uint64_t seed) const {
     Rng rng(seed);
@@ -153,6 +164,18 @@ TEST_F(ExpertTraceTest, IsTheSameForAnyChunks) {
   const auto want = sorted(traced(prompts, 200));
   EXPECT_EQ(sorted(traced(prompts, 7)), want);
   EXPECT_EQ(sorted(traced(prompts, 3)), want);
+}
+
+TEST_F(ExpertTraceTest, CountsUsesWithoutAFile) {
+  ExpertTrace trace("", model.config());
+  Executor executor(model, {}, {.max_tokens = 50, .max_batch_tokens = 50});
+  executor.trace_experts(&trace);
+  const std::vector<int32_t> ids = random_prompt(50, 8);
+  const Work work{executor.cache().open(), ids, Work::Logits::kLast};
+  executor.run({&work, 1});
+  trace.finish();
+  for (const std::vector<int64_t>& layer : trace.uses())
+    EXPECT_EQ(std::reduce(layer.begin(), layer.end()), 50 * model.config().experts_per_token);
 }
 
 // Drafts that are verified are tokens of the step; the block that guesses them has no part in it.

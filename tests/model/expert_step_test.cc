@@ -7,26 +7,17 @@
 #include <vector>
 
 #include "dsv4/device/device.h"
-#include "dsv4/engine/expert_store.h"
 #include "dsv4/engine/model_cache.h"
+#include "dsv4/engine/stored_images_test.h"
 #include "dsv4/model/dry_run.h"
+#include "dsv4/model/released.h"
+#include "dsv4/plan/plan.h"
 #include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int64_t kLayers = 4;
-
-// Memory that is handed out and never touched, but for the tables of a store.
-class Reserved final : public Memory {
- public:
-  std::byte* allocate(int64_t bytes) override { return host_memory().allocate(bytes); }
-  void release(std::byte* data) noexcept override { host_memory().release(data); }
-  void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
-    host_memory().upload(to, from, bytes);
-  }
-  void download(std::byte*, const std::byte*, int64_t) override {}
-};
 
 class Calls final : public Observer {
  public:
@@ -68,17 +59,38 @@ TEST(ExpertStep, FetchesBetweenRouterAndExperts) {
   const int64_t bytes = packed[0].images.gate_up.bytes() + packed[0].images.down.bytes();
   const ExpertPlaces places =
       plan_places(std::vector<int64_t>(kLayers, bytes), 256, 200 * bytes, int64_t{1} << 40);
-  Reserved memory;
-  const auto store = std::make_shared<ExpertStore>(places, memory, memory);
-  std::vector<ExpertsFetchArgs> fetch;
-  for (int64_t l = 0; l < kLayers; ++l) fetch.push_back(store->layer(l));
-  model.fetch_experts(fetch, store);
+  test::fetch_from_reserved(model, places);
   const std::vector<std::string> fetched =
       every_layer({"moe=sm90_few", "experts_fetch=sm90", "experts=sm90_few_e4m3"});
   EXPECT_EQ(calls_of(model, *hopper, 1), fetched);
   EXPECT_EQ(calls_of(model, *hopper, 8), fetched);
   const std::vector<std::string> many = calls_of(model, *hopper, 100);
   EXPECT_EQ(std::count(many.begin(), many.end(), "experts_fetch=sm90"), kLayers);
+}
+
+// The plan knows the sizes of images from the list of tensors alone.
+TEST(ExpertStep, PlanHasTheBytesOfTheImages) {
+  const std::unique_ptr<Device> hopper =
+      Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
+  const ModelConfig config = released_config("flash");
+  for (const char* format : {"mxfp4", "nvfp4", "k2", "k3", "k5"}) {
+    SCOPED_TRACE(format);
+    const auto released = released_format(format);
+    const Recipe recipe = released ? Recipe() : recipe_of_flags(format, "");
+    Model model = synthetic_model(
+        "flash", released ? SyntheticFormats({}, *released) : SyntheticFormats(recipe), kLayers, 1);
+    const std::vector<PackedExperts> packed = model.choose_layouts({.device = hopper.get()});
+    ASSERT_EQ(std::ssize(packed), kLayers);
+    const MemoryPlan plan =
+        plan_memory(config,
+                    convert_list(stored_tensors(official_tensor_list(
+                                     config, false, released.value_or(WeightFormat::kMxfp4))),
+                                 recipe, config.o_groups),
+                    {.context = 1000});
+    for (size_t l = 0; l < packed.size(); ++l)
+      EXPECT_EQ(plan.expert_bytes[l],
+                packed[l].images.gate_up.bytes() + packed[l].images.down.bytes());
+  }
 }
 
 }  // namespace

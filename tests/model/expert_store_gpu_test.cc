@@ -11,6 +11,7 @@
 #include "dsv4/device/device.h"
 #include "dsv4/engine/engine.h"
 #include "dsv4/engine/expert_memory.h"
+#include "dsv4/engine/stored_images_test.h"
 #include "dsv4/plan/synthetic.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/gpu.h"
@@ -55,16 +56,9 @@ Model make(const std::string& experts, const ExpertMemory* outside) {
 // Random experts begin on the GPU.
 ExpertMemory memory_of(const Model& resident, double share, uint64_t seed) {
   Rng rng(seed);
-  ExpertMemory memory{
-      .gpu_bytes = static_cast<int64_t>(share * static_cast<double>(all_bytes(resident))),
-      .limits = {.max_tokens = 512, .max_batch_tokens = 300}};
-  for (int64_t l = 0; l < kLayers; ++l) {
-    std::vector<int32_t>& layer = memory.order.emplace_back();
-    for (int32_t e = 0; e < kExperts; ++e) layer.push_back(e);
-    for (size_t i = layer.size(); i > 1; --i)
-      std::swap(layer[i - 1], layer[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
-  }
-  return memory;
+  return {.gpu_bytes = static_cast<int64_t>(share * static_cast<double>(all_bytes(resident))),
+          .limits = {.max_tokens = 512, .max_batch_tokens = 300},
+          .order = test::random_order(rng, kLayers, kExperts)};
 }
 
 std::vector<std::byte> on_host(const std::byte* there, int64_t bytes) {
@@ -126,11 +120,14 @@ TEST_F(ExpertsInHostMemory, LogitsHaveTheBitsOfTheResidentModel) {
                      got = test::all_logits(outside, Numerics::kOfficial, text, chunk);
         EXPECT_TRUE(test::same_bits(want, got));
       }
-      const ExpertCounts counts = outside.expert_store()->read_counts();
+      const ExpertStats stats = outside.expert_store()->read_stats();
+      const ExpertCounts counts = stats.sum();
       fmt::print("{} share {}: {} hits, {} fetched, {} read at home\n", experts, share, counts.hits,
                  counts.moves, counts.read_at_home);
       EXPECT_GT(counts.moves, 0);
       EXPECT_EQ(counts.impossible, 0);
+      EXPECT_EQ(stats.prompt_steps, 2) << "chunks of 300 and of 100 tokens";
+      EXPECT_GT(stats.prompt_bytes, 0);
     }
   }
 }

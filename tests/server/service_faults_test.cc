@@ -91,6 +91,12 @@ class DeviceEngine : public NonsenseEngine {
   DeviceMemory device_memory() const override {
     return {.total_bytes = 1000, .free_bytes = 900 - 100 * asked_++};
   }
+  ExpertStats expert_stats() const override {
+    ExpertCounts first{.hits = 10, .moves = 3, .read_at_home = 1}, second{.hits = 20, .moves = 4};
+    first.moved_bytes = 300, first.home_bytes = 100, second.moved_bytes = 800;
+    first.impossible = 2;
+    return {.layers = {first, second}, .prompt_steps = asked_, .prompt_bytes = 7000 * asked_};
+  }
 
  private:
   mutable int asked_ = 0;
@@ -108,6 +114,33 @@ TEST(ServiceFaults, MemoryOfTheGpuIsAskedForAgain) {
   for (int i = 0; i < 1000 && bytes("free") == 900; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(bytes("free"), 800);
+}
+
+TEST(ServiceFaults, ExpertsInHostMemoryAreCounted) {
+  ScriptedServer one("", {.engine = [](const EngineLimits& limits) {
+                       return std::make_unique<DeviceEngine>(limits);
+                     }});
+  const auto value = [&](const char* name) { return metric(one.port(), name); };
+  EXPECT_EQ(value("dsv4_expert_hits_total{layer=\"0\"}"), 10);
+  EXPECT_EQ(value("dsv4_expert_hits_total{layer=\"1\"}"), 20);
+  EXPECT_EQ(value("dsv4_expert_misses_total{layer=\"0\"}"), 4);
+  EXPECT_EQ(value("dsv4_expert_misses_total{layer=\"1\"}"), 4);
+  EXPECT_EQ(value("dsv4_expert_link_bytes_total{path=\"fetch\"}"), 1100);
+  EXPECT_EQ(value("dsv4_expert_link_bytes_total{path=\"home\"}"), 100);
+  EXPECT_EQ(value("dsv4_expert_bad_ids_total"), 2);
+  const double before = value("dsv4_expert_prompt_steps_total");
+  for (int i = 0; i < 1000 && value("dsv4_expert_prompt_steps_total") == before; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const double after = value("dsv4_expert_prompt_steps_total");
+  EXPECT_GT(after, before);
+  EXPECT_GE(value("dsv4_expert_link_bytes_total{path=\"prompt\"}"), 7000 * after);
+
+  ScriptedServer none("", {.engine = [](const EngineLimits& limits) {
+                        return std::make_unique<NonsenseEngine>(limits);
+                      }});
+  const std::string without = ask(none.port(), "GET", "/metrics").body;
+  EXPECT_NE(without.find("dsv4_engine_steps_total"), without.npos);
+  EXPECT_EQ(without.find("dsv4_expert_hits_total{"), without.npos);
 }
 
 }  // namespace

@@ -46,10 +46,11 @@ struct LayerPlaces {
   int32_t* place_of = nullptr;   // [experts]: a place, or kHome
   int32_t* expert_in = nullptr;  // [places()]: an expert, or kEmpty
   uint32_t* step = nullptr;      // [1]
+  int64_t* totals = nullptr;     // [experts]: steps that chose each, which decide nothing
 
   DSV4_HD int places() const { return fixed + slots + transient; }
   void clear() const {
-    for (int e = 0; e < experts; ++e) uses[e] = {}, place_of[e] = kHome;
+    for (int e = 0; e < experts; ++e) uses[e] = {}, place_of[e] = kHome, totals[e] = 0;
     for (int p = 0; p < places(); ++p) expert_in[p] = kEmpty;
     *step = 0;
   }
@@ -111,7 +112,7 @@ DSV4_HD bool mark(const Lanes& lanes, const LayerPlaces& layer, uint32_t step, c
   for (int e = lanes.rank(); e < layer.experts; e += lanes.kCount) {
     ExpertUse& use = layer.uses[e];
     use.count -= (use.count + 128) >> 8;
-    if (use.last_step == step) use.count += kOneUse;
+    if (use.last_step == step) use.count += kOneUse, ++layer.totals[e];
   }
   lanes.sync();
   return lanes.lowest(possible) == 1;

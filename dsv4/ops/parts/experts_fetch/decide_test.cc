@@ -21,12 +21,14 @@ struct OwnedPlaces {
   std::vector<ExpertUse> uses;
   std::vector<int32_t> place_of, expert_in;
   uint32_t step = 0;
+  std::vector<int64_t> totals;
   LayerPlaces layer;
 
   explicit OwnedPlaces(const Sizes& s)
       : uses(static_cast<size_t>(s.experts)),
         place_of(static_cast<size_t>(s.experts)),
         expert_in(static_cast<size_t>(s.fixed + s.slots + s.transient)),
+        totals(static_cast<size_t>(s.experts)),
         layer{.experts = s.experts,
               .fixed = s.fixed,
               .slots = s.slots,
@@ -34,7 +36,8 @@ struct OwnedPlaces {
               .uses = uses.data(),
               .place_of = place_of.data(),
               .expert_in = expert_in.data(),
-              .step = &step} {
+              .step = &step,
+              .totals = totals.data()} {
     layer.clear();
     for (int e = 0; e < s.fixed; ++e) layer.put(e, e);
   }
@@ -157,6 +160,7 @@ void check_stream(Rng& rng, const Sizes& s, double skew, double repeats, int ste
   OwnedPlaces owned(s);
   Model model(s);
   test::Choices choices(rng, s.experts, skew, repeats);
+  std::vector<int64_t> totals(static_cast<size_t>(s.experts));
   for (int i = 0; i < steps; ++i) {
     const int k = 1 + static_cast<int>(rng.below(std::min(s.experts, 6)));
     const std::vector<int32_t> ids = choices.step(1 + static_cast<int>(rng.below(4)), k);
@@ -164,7 +168,10 @@ void check_stream(Rng& rng, const Sizes& s, double skew, double repeats, int ste
     const Outcome got = run(owned.layer, ids);
     ASSERT_EQ(broken(owned.layer, {ids.begin(), ids.end()}, before, got), "") << "step " << i;
     ASSERT_EQ(got, model.step(ids)) << "step " << i;
+    for (const int32_t e : std::set<int32_t>(ids.begin(), ids.end()))
+      ++totals[static_cast<size_t>(e)];
   }
+  EXPECT_EQ(owned.totals, totals);
 }
 
 void check_streams(double skew, double repeats) {

@@ -26,7 +26,8 @@ LayerPlaces layer_of(const ExpertsFetchArgs& args) {
           .uses = reinterpret_cast<ExpertUse*>(args.uses.data),
           .place_of = args.place_of.as<int32_t>(),
           .expert_in = args.expert_in.as<int32_t>(),
-          .step = reinterpret_cast<uint32_t*>(args.step.data)};
+          .step = reinterpret_cast<uint32_t*>(args.step.data),
+          .totals = args.totals.as<int64_t>()};
 }
 
 }  // namespace dsv4::experts_fetch_kernel
@@ -45,6 +46,7 @@ void check(const ExpertsFetchArgs& args) {
   expect("place_of", args.place_of, {DType::kI32}, {e});
   expect("expert_in", args.expert_in, {DType::kI32}, {*m + *r});
   expect("step", args.step, {DType::kI32}, {1});
+  expect("totals", args.totals, {DType::kI64}, {e});
   expect("counters", args.counters, {DType::kI64}, {4});
   DSV4_CHECK(args.experts.is_contiguous() && args.uses.is_contiguous(),
              "experts and uses of rows at distances of {} and {}", args.experts.row_stride(),

@@ -32,6 +32,7 @@ struct ExpertsFetchArgs {
   TensorView place_of;   // [e] I32
   TensorView expert_in;  // [m + r] I32
   TensorView step;       // [1] I32
+  TensorView totals;     // [e] I64
   // Added to: hits, moves, chosen experts read at home, steps with ids of no expert.
   TensorView counters;  // [4] I64
 };

@@ -38,6 +38,7 @@ struct FetchCase {
             .place_of = arena.inout(DType::kI32, {s.experts}),
             .expert_in = arena.inout(DType::kI32, {s.fixed + s.slots + s.transient}),
             .step = arena.inout(DType::kI32, {1}),
+            .totals = arena.inout(DType::kI64, {s.experts}),
             .counters = arena.inout(DType::kI64, {4})};
     std::fill_n(args.counters.as<int64_t>(), 4, 0);
     for (const TensorView& view : {args.memory, args.transient})

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "dsv4/ops/parts/experts_fetch/experts_fetch_case.h"
 #include "tests/harness/errors.h"
 
@@ -32,6 +34,8 @@ void check_steps(const FetchShape& s, int steps) {
   }
   const auto* counters = c.args.counters.as<int64_t>();
   EXPECT_EQ(counters[0] + counters[1] + counters[2], chosen);
+  const auto* totals = c.args.totals.as<int64_t>();
+  EXPECT_EQ(std::accumulate(totals, totals + s.experts, int64_t{0}), chosen);
   EXPECT_GT(counters[0], 0);
   EXPECT_EQ(counters[3], 0);
 }
