@@ -121,6 +121,12 @@ class DeviceRanksRunner final : public Runner {
         memories_(memories()),
         caches_(pointers(), [this] { return team_.lost(); }),
         logits_(home(), home(), ranks_->exchanges.get()) {
+    // A rank without heads takes other kernels for what all ranks compute.
+    if (!context.need_batch_invariant && team_.world() > model.config().o_groups)
+      fail(ErrorCode::kUnsupported,
+           "{} ranks for {} groups of heads: give as many GPUs as groups at most, or "
+           "--deterministic",
+           team_.world(), model.config().o_groups);
     for (int rank = 0; rank < team_.world(); ++rank) {
       Context own = context;
       own.device = &device(rank);

@@ -19,7 +19,7 @@ namespace dsv4 {
 // For captured graphs, libraries and gaps between allocations.
 inline constexpr int64_t kSpareBytes = int64_t{1} << 30;
 // For everything else that runs, and for the tables by which the system and the driver know locked
-// pages: a machine with 125 GiB ended a program that had locked all but 1 GiB of what was available.
+// pages: a machine with 125 GiB ended a program that had locked all but 1 GiB of what was there.
 constexpr int64_t host_spare_bytes(int64_t available_bytes) {
   return (int64_t{2} << 30) + available_bytes / 32;
 }

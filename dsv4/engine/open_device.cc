@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -48,6 +49,7 @@ std::vector<std::string> split(const std::string& list) {
 }
 
 constexpr int kMaxRanks = 64, kMaxGpuRanks = 8;
+constexpr int kMaxSharing = 2;  // ranks of a GPU: three have ended in waits of all for one
 
 bool is_gpu(const std::string& name) {
   return cuda_ordinal(name) >= 0;
@@ -65,6 +67,14 @@ void check_ranks(const std::vector<std::string>& names) {
          "a model over {} devices, of which {} are GPUs: want GPUs alone, "
          "or cpu alone",
          names.size(), gpus);
+  std::map<int, int> sharing;
+  for (const std::string& name : names) {
+    if (is_gpu(name) && ++sharing[cuda_ordinal(name)] > kMaxSharing)
+      fail(ErrorCode::kUnsupported,
+           "more than {} ranks on {}: want other GPUs, since ranks that share one wait for each "
+           "other",
+           kMaxSharing, name);
+  }
   const int most = gpus > 0 ? kMaxGpuRanks : kMaxRanks;
   if (std::ssize(names) > most)
     fail(ErrorCode::kBadInput, "{} ranks, want at most {}", names.size(), most);

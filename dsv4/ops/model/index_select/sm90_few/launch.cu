@@ -1,3 +1,6 @@
+#include <map>
+#include <mutex>
+
 #include "dsv4/device/wide_cluster.cuh"
 #include "dsv4/ops/model/index_select/index_select.h"
 #include "dsv4/ops/model/index_select/sm90_few/gather.cuh"
@@ -38,17 +41,23 @@ Launch<C> exchanging(const Params& params) {
   return {select_kernel<C, W>, shared_bytes<C>(params)};
 }
 
-// Clusters of 16 are above the portable size: not every GPU forms them. Allows them, too.
+// Clusters of 16 are above the portable size: not every GPU forms them. Allows them, too, on each
+// GPU of the process.
 template <class W, class C>
-bool forms_clusters(const Launch<C>& wide) {
-  static const bool forms = allow_wide_clusters(wide.kernel, wide.shape(1)) > 0;
-  return forms;
+bool forms_clusters(const Device& device, const Launch<C>& wide) {
+  static std::mutex mutex;
+  static std::map<int, bool> forms;  // by ordinal
+  const std::scoped_lock lock(mutex);
+  const int ordinal = device.info().ordinal;
+  if (const auto known = forms.find(ordinal); known != forms.end()) return known->second;
+  return forms[ordinal] = allow_wide_clusters(wide.kernel, wide.shape(1)) > 0;
 }
 
 template <class W, class Narrow, class Wide>
 void run(Device& device, const Params& params, int64_t queries, const Launch<Narrow>& narrow,
          const Launch<Wide>& wide) {
-  if (queries <= kWideQueries && forms_clusters<W>(wide)) return wide.run(device, params, queries);
+  if (queries <= kWideQueries && forms_clusters<W>(device, wide))
+    return wide.run(device, params, queries);
   narrow.run(device, params, queries);
 }
 
