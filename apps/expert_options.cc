@@ -55,7 +55,7 @@ void add_expert_sizes(CLI::App& command, ExpertOptions& options, const std::stri
 void add_expert_options(CLI::App& command, ExpertOptions& options) {
   add_expert_sizes(command, options,
                    "leave the experts that the GPU does not hold in host memory: GPU memory for "
-                   "experts, or all that there is room for (not run on a GPU yet)");
+                   "experts, or all that there is room for");
   CLI::Option* experts = command.get_option("--experts-memory");
   command.get_option("--gpu-memory")->needs(experts);
   command

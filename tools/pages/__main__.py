@@ -14,13 +14,16 @@ import sys
 import architecture
 import common
 import experts_plan
+import experts_store
 import fuzz
+import kbit
 import performance
 import prefill
 import quality
+import rounds
 import xattention
 
-PAGES = {module.__name__: module for module in (performance, prefill, quality, xattention, fuzz, architecture, experts_plan)}
+PAGES = {module.__name__: module for module in (performance, prefill, quality, xattention, fuzz, architecture, experts_plan, experts_store, rounds, kbit)}
 
 
 def main():

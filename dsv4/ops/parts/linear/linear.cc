@@ -24,10 +24,10 @@ DSV4_IMPL(LinearArgs, cuda_mma)
 // f32 arithmetic for any format, shape and alignment.
 DSV4_IMPL(LinearArgs, cuda)
 // Up to 64 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook, looked up in
-// pairs and rounded to the type of x twice. By name only: no card has run it yet.
+// pairs and rounded to the type of x twice. By name only: slower than cuda_mma for most rows.
 DSV4_IMPL(LinearArgs, cuda_pairs)
 // bf16 or f16 x times k-bit weights, which are written to the workspace in the type of x first; 256
-// tokens or more. By name only: no card has run it yet.
+// tokens or more.
 DSV4_IMPL(LinearArgs, cublaslt_any)
 DSV4_IMPL(LinearArgs, cpu)
 // quantize_x: quantize_q8, then the call without it.
@@ -62,11 +62,11 @@ constexpr Impl<LinearArgs> kLinear[] = {
     {"cublaslt", Arch::kCuda, false, cublaslt::reject, cublaslt::run, kLtBf16Rounding},
     {"cublaslt_dequantized", Arch::kCuda, false, cublaslt_dequantized::reject,
      cublaslt_dequantized::run, kLtBf16Rounding},
+    {"cublaslt_any", Arch::kCuda, false, cublaslt_any::reject, cublaslt_any::run,
+     cublaslt_any::rounding},
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
     {"cuda_pairs", Arch::kCuda, false, cuda_pairs::reject, cuda_pairs::run, cuda_pairs::rounding},
-    {"cublaslt_any", Arch::kCuda, false, cublaslt_any::reject, cublaslt_any::run,
-     cublaslt_any::rounding},
     {"parts", Arch::kCuda, true, parts::reject, parts::run, kLtFp8Rounding},
 #endif
     {"cpu", Arch::kCpu, true, cpu::reject, cpu::run, 0, cpu::host_bytes},
