@@ -1,6 +1,6 @@
 // attention_in for few tokens: all products of x in one launch (gemm/sm90), everything else in
-// another (query.h); with more tokens the queries by their ops, and what is stored in a launch
-// (append.h). All of these have the same bits, so a token's do not depend on the number of tokens.
+// another (query.h); with more tokens, and where bits must not depend on the batch, the queries by
+// their ops, and what is stored in a launch (append.h). Norms of query.h add in another order.
 
 #include "dsv4/ops/gemm/sm90/plan.h"
 #include "dsv4/ops/gemm/sm90/small_m.h"
