@@ -87,10 +87,14 @@ Traced trace(const ExpertsArgs& a) {
 }
 
 Traced trace(const ExpertsHiddenArgs& a) {
-  return {{a.hidden}, a.stack.file()[0].w1.data.data};
+  return {
+      {a.hidden},
+      a.stack.is_image() ? a.stack.images().gate_up_bytes.data : a.stack.file()[0].w1.data.data};
 }
 Traced trace(const ExpertsOutputArgs& a) {
-  return {{a.acc}, a.stack.file()[0].w2.data.data};
+  return {
+      {a.acc},
+      a.stack.is_image() ? a.stack.images().gate_up_bytes.data : a.stack.file()[0].w2.data.data};
 }
 Traced trace(const MoeArgs& a) {
   return {{a.acc}, a.gate.data.data};

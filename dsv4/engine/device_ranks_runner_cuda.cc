@@ -156,6 +156,8 @@ class DeviceRanksRunner final : public Runner {
       const auto r = static_cast<size_t>(rank);
       if (ranks->before_step)
         ranks->before_step({rank, static_cast<int>(ranks->devices.size())}, plan->step());
+      // The others may have given this rank up meanwhile; the model of rank 0 is the caller's.
+      ranks->exchanges->check();
       if (rank > 0) ranks->runners[r]->observe(eager ? &ranks->run_calls : nullptr);
       ranks->runners[r]->forward(plan->batch(), (*of_rank)[r], logits, {});
     });

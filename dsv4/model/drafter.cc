@@ -28,6 +28,7 @@ void combine(Step& step, const DrafterWeights& w, const ConstTensorView& table, 
   const Scratch::Scope scope(step.scratch);
   const TensorView e = step.activation({t, d}), part = step.activation({t, d});
   embed(step.context, {.ids = step.ids, .table = table, .out = e.reshape({t, 1, d})});
+  const ProjectionScope codes(step.context);
   Projection(step.context, {.x = e, .weight = w.enorm, .out = e, .eps = m.norm_eps}, w.e_proj)
       .into(w.e_proj, part);
   const TensorView z = x.reshape({t * m.hc_mult, d});
@@ -60,7 +61,10 @@ void enter_rows(Step& step, const DrafterWeights& weights, const ConstTensorView
   hc_boundary(step.context, boundary);
   const WeightView& wkv = weights.layer.attn.wkv;
   const TensorView kv = step.activation({t, wkv.n});
-  Projection(step.context, boundary.x).into(wkv, kv);
+  {
+    const ProjectionScope codes(step.context);
+    Projection(step.context, boundary.x).into(wkv, kv);
+  }
   append_window(step.context,
                 {.weights = weights.layer.attn,
                  .norm_eps = m.norm_eps,

@@ -75,8 +75,10 @@ void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
   }
   gather(step, u, groups, {"gather u", step.layer});
   const ColumnEnds columns = ends_of_blocks(step, m.hidden_size);
-  if (weights.wo_b.n > 0)
+  if (weights.wo_b.n > 0) {
+    const ProjectionScope codes(step.context);
     Projection(step.context, u).into(weights.wo_b, columns_of(y, id, columns));
+  }
   gather(step, y, columns, {"gather y of attention", step.layer});
 }
 

@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <optional>
+
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/parts/linear/linear.h"
 #include "dsv4/ops/parts/norm/norm.h"
@@ -66,6 +68,18 @@ class Projection {
   ConstTensorView x_;
   TensorView codes_, scales_;
   bool quantized_ = false;
+};
+
+// Gives back what projections take from the workspace while this lives. Ops have scopes of their
+// own; a step that projects itself needs one, since on a device its scratch is other memory.
+class ProjectionScope {
+ public:
+  explicit ProjectionScope(const Context& context) {
+    if (context.numerics == Numerics::kOfficial) scope_.emplace(workspace(context));
+  }
+
+ private:
+  std::optional<Scratch::Scope> scope_;
 };
 
 }  // namespace dsv4
