@@ -1,6 +1,6 @@
 // The implementations sm90_grouped and sm90_grouped_e4m3 of experts.h: lists, Q8 rows in the order
 // of the tiles, gate and up with SwiGLU and Q8, down, combine. The second has e4m3 operands where
-// weights are MXFP4, which is 9 to 25 % faster.
+// weights are MXFP4, and takes 12 to 25 % less time.
 
 #include "dsv4/ops/parts/experts/sm90_grouped/launch.cuh"
 
