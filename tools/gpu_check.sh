@@ -111,7 +111,7 @@ bench() { # bench NAME ARGUMENTS ...
 for step in "${steps[@]}"; do
   case "$step" in
     ops) mapfile -t programs < <(op_programs); run_all ops "" "${programs[@]}" ;;
-    model) run_all model "" "$bin"/{harness_op_check,graph,tma_map,device,sticky_error,capi_device,one_layer,engine_prefix_gpu,speculation_gpu,quantize_gpu}_test ;;
+    model) run_all model "" "$bin"/{harness_op_check,graph,tma_map,device,sticky_error,capi_device,one_layer,engine_prefix_gpu,speculation_gpu,quantize_gpu,repeated_steps,expert_store_gpu,pack_image}_test ;;
     python)
       tools/check_python.sh "$bin/../lib/libdsv4_kernels.so" "$out/python" >"$out/python.log" 2>&1
       count_or_skip python $? "$out/python.log"
@@ -135,6 +135,12 @@ for step in "${steps[@]}"; do
       bench decode_demo decode demo --context 1024 --batch 1,8
       bench prefill_demo prefill demo --tokens 3000
       bench link link
+      # Experts in host memory need all 43 layers of it: 147 GB in FP4, less what the GPU holds.
+      store=(--synthetic flash --experts-memory auto --batch 1,8 --steps 64)
+      bench store_fp4_all decode "${store[@]}" --experts mxfp4
+      bench store_fp4_80g decode "${store[@]}" --experts mxfp4 --gpu-memory 78G
+      bench store_k3_80g decode "${store[@]}" --experts k3-e4m3 --gpu-memory 78G
+      bench store_k3_24g decode "${store[@]}" --experts k3-e4m3 --gpu-memory 24G
       # All 43 layers with 3-bit experts take 113 GiB; 24 of them fit in an 80 GB GPU.
       memory=$("$bin/dsv4" inspect device --json | grep -o '"memory_bytes":[0-9]*' | head -n 1 | cut -d: -f2)
       layers=()
