@@ -36,9 +36,6 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
                                         std::function<void()>& finish_record) {
   check_expert_options(options.experts, options.device);
   const Devices devices = open_devices(options.device);
-  if (devices.size() > 1 && devices.front() != nullptr)
-    fail(ErrorCode::kUnsupported,
-         "chat and serve do not run over several GPUs yet: give one GPU, or use run");
   auto model =
       std::make_shared<Model>(load_with_drafter(options.speculate, folder, options.device));
   check_vocabulary(*text.tokenizer, *model);
