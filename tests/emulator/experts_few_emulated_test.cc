@@ -10,7 +10,6 @@
 #include "dsv4/base/error.h"
 #include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
 #include "dsv4/ops/kbit/import_mxfp4.h"
-#include "dsv4/ops/parts/experts/cuda/pair_rows.cuh"
 #include "dsv4/ops/parts/experts/experts_case.h"
 #include "dsv4/ops/parts/experts/halves_call.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
@@ -213,36 +212,14 @@ emulator::Kernel list_of(const experts_kernel::HalfCall& call) {
             gemm::experts::list_pairs_kernel(choices, lists);
           }};
 }
-emulator::Kernel rows_of(const ConstTensorView& from, const TensorView& to, const int32_t* pair_of,
-                         bool from_pairs) {
-  const pair_rows::Move move = pair_rows::make_move<uint16_t>(from, to, pair_of, from_pairs);
-  return {{.grid = static_cast<int>(from.dim(0)),
-           .block = pair_rows::kThreads,
-           .pdl = true,
-           .resident = 2},
-          [move] { pair_rows::move_kernel<uint16_t>(move); }};
-}
-
-emulator::Kernel place_of(const ConstTensorView& from, const experts_kernel::HalfCall& call) {
-  const pair_rows::Move move = pair_rows::make_move<uint16_t>(from, call.hidden, nullptr, false);
-  return {{.grid = static_cast<int>(from.dim(0)),
-           .block = pair_rows::kThreads,
-           .pdl = true,
-           .resident = 2},
-          [move, choices = call.choices, pair_of = call.lists.pair_of] {
-            pair_rows::place_kernel<uint16_t>(move, choices, pair_of);
-          }};
-}
-
 template <class Kernels>
 void run_hidden(const ExpertsHiddenArgs& args, const Run& how) {
   Scratch scratch;
   const experts_kernel::HalfCall call =
       experts_kernel::make_hidden_call(args, how.ctas, Kernels::kReader, scratch);
-  std::vector<emulator::Kernel> kernels{
-      kernel<Kernels, true>(call.product, how),
-      rows_of(call.hidden, args.hidden, call.lists.pair_of, true)};
-  if (call.needs_list()) kernels.insert(kernels.begin(), list_of(call));
+  std::vector<emulator::Kernel> kernels{emulator::touching({args.experts, args.weights, args.x})};
+  if (call.needs_list()) kernels.push_back(list_of(call));
+  kernels.push_back(kernel<Kernels, true>(call.product, how));
   emulator::launch_stream(kernels, how.seed);
 }
 
@@ -251,12 +228,8 @@ void run_output(const ExpertsOutputArgs& args, const Run& how) {
   Scratch scratch;
   const experts_kernel::HalfCall call =
       experts_kernel::make_output_call(args, how.ctas, Kernels::kReader, scratch);
-  std::vector<emulator::Kernel> kernels;
-  if (call.needs_list()) {
-    kernels = {list_of(call), rows_of(args.hidden, call.hidden, call.lists.pair_of, false)};
-  } else {
-    kernels = {place_of(args.hidden, call)};
-  }
+  std::vector<emulator::Kernel> kernels{emulator::touching({args.experts, args.hidden})};
+  if (call.needs_list()) kernels.push_back(list_of(call));
   kernels.push_back(kernel<Kernels, false>(call.product, how));
   emulator::launch_stream(kernels, how.seed);
   combine({.x = args.acc, .experts = args.experts, .acc = args.acc},

@@ -10,6 +10,7 @@
 #include "dsv4/ops/model/hc_boundary/random_boundary_test.h"
 #include "dsv4/ops/model/moe/moe_oracle.h"
 #include "dsv4/ops/model/moe/random_moe_test.h"
+#include "dsv4/ops/parts/experts/halves_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -43,14 +44,14 @@ MoeHiddenArgs first_part(test::Arena& arena, const Context& context, const MoeAr
           .shared_hidden = arena.output(act, {t, shared.inner()})};
 }
 
+// Calls of one token store its rows of h to the first rows.
 MoeHiddenArgs one_token(const MoeHiddenArgs& a, int64_t i) {
-  const int64_t k = a.chosen.dim(1);
   MoeHiddenArgs one = a;
   if (is_given(a.boundary)) one.boundary = test::one_token(a.boundary, i);
   one.x = a.x.slice(0, i, i + 1);
   one.ids = a.ids.slice(0, i, i + 1);
   one.chosen = a.chosen.slice(0, i, i + 1);
-  one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
+  one.hidden = a.hidden.slice(0, 0, a.chosen.dim(1));
   one.shared_hidden = a.shared_hidden.slice(0, i, i + 1);
   return one;
 }
@@ -74,7 +75,8 @@ void check_case(const std::string& name, const Context& context, Case& c, const 
                   {"hidden", args.hidden, want.hidden, tolerance(5e-6)},
                   {"shared_hidden", args.shared_hidden, want.shared_hidden, tolerance(cosine)}},
       .one_token = one_token,
-      .num_tokens = args.x.dim(0)};
+      .num_tokens = args.x.dim(0),
+      .after_one_token = test::RowsOfTokens(args.chosen, args.hidden, args.x.dim(0))};
   test.strided = [](MoeHiddenArgs& a, test::StridedCopy& copy) {
     copy(a.x), copy(a.hidden), copy(a.shared_hidden);
   };
@@ -173,11 +175,13 @@ void check_boundary(int64_t t, int64_t d, const StoredAs& shared) {
   Rng rng(static_cast<uint64_t>(t));
   c.args.boundary = test::random_boundary(c.arena, rng, t, d, DType::kBF16);
   c.args.x = c.args.boundary.x;
+  const MoeHiddenArgs args = first_part(c.arena, {}, c.args, c.routed, c.shared);
   check_boundary_inside(moe_hidden.impls, Context{}, c.arena,
                         {.name = fmt::format("moe_hidden t={} boundary", t),
-                         .args = first_part(c.arena, {}, c.args, c.routed, c.shared),
+                         .args = args,
                          .one_token = one_token,
-                         .num_tokens = t});
+                         .num_tokens = t,
+                         .after_one_token = test::RowsOfTokens(args.chosen, args.hidden, t)});
 }
 
 TEST(MoeHidden, BoundaryInside) {

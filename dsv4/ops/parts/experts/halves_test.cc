@@ -37,61 +37,91 @@ struct Case {
   }
 };
 
-void check_hidden(const Shape& shape, const test::StoredAs& stored, DType x, Numerics numerics,
+// Calls of one token store its rows of h to the first rows.
+ExpertsHiddenArgs one_token(const ExpertsHiddenArgs& a, int64_t i) {
+  ExpertsHiddenArgs one = a;
+  one.x = a.x.slice(0, i, i + 1);
+  if (!a.experts.empty()) one.experts = a.experts.slice(0, i, i + 1);
+  if (!a.weights.empty()) one.weights = a.weights.slice(0, i, i + 1);
+  one.hidden = a.hidden.slice(0, 0, a.hidden.dim(0) / a.x.dim(0));
+  return one;
+}
+
+// want: by experts_hidden_oracle(), of the file that images were made of.
+void check_hidden(const std::string& name, const Context& context, Arena& arena,
+                  const ExpertsHiddenArgs& args, const std::vector<double>& want,
                   const test::Tolerance& tolerance) {
-  const Context context{.numerics = numerics};
-  Case c(shape, stored, x, numerics == Numerics::kOfficial);
-  const ExpertsHiddenArgs args = test::first_half(c.arena, context, c.args);
-  const int64_t k = shape.ids ? shape.k : 1;
-  const auto one_token = [k](const ExpertsHiddenArgs& a, int64_t i) {
-    ExpertsHiddenArgs one = a;
-    one.x = a.x.slice(0, i, i + 1);
-    if (!a.experts.empty()) one.experts = a.experts.slice(0, i, i + 1);
-    if (!a.weights.empty()) one.weights = a.weights.slice(0, i, i + 1);
-    one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
-    return one;
-  };
   test::OpCase<ExpertsHiddenArgs> test{
-      .name =
-          fmt::format("hidden {} {} t={} i={}", name(stored), name(numerics), shape.t, shape.inner),
+      .name = "hidden " + name,
       .args = args,
-      .outputs = {{"hidden", args.hidden, experts_hidden_oracle(context, args), tolerance}},
+      .outputs = {{"hidden", args.hidden, want, tolerance}},
       .one_token = one_token,
-      .num_tokens = shape.t};
+      .num_tokens = args.x.dim(0),
+      .after_one_token = test::RowsOfTokens(args.experts, args.hidden, args.x.dim(0))};
   test.strided = [](ExpertsHiddenArgs& a, test::StridedCopy& copy) {
     copy(a.x), copy(a.experts), copy(a.weights), copy(a.hidden);
   };
-  check_op(experts_hidden.impls, context, c.arena, test);
+  check_op(experts_hidden.impls, context, arena, test);
 }
 
-void check_output(const Shape& shape, const test::StoredAs& stored, Numerics numerics, bool add,
+// Likewise.
+void check_output(const std::string& name, const Context& context, Arena& arena,
+                  const ExpertsOutputArgs& args, const std::vector<double>& want,
+                  const test::Tolerance& tolerance) {
+  const int64_t t = args.acc.dim(0), k = args.experts.empty() ? 1 : args.experts.dim(1);
+  const TensorView by_token =
+      arena.input(args.hidden.dtype, {args.hidden.dim(0), args.hidden.dim(1)});
+  const std::vector<int64_t> rows = test::rows_of_tokens(args.experts, t);
+  for (size_t j = 0; j < rows.size(); ++j)
+    test::copy_row(args.hidden, rows[j], by_token, static_cast<int64_t>(j));
+  test::OpCase<ExpertsOutputArgs> test{.name = "output " + name,
+                                       .args = args,
+                                       .outputs = {{"acc", args.acc, want, tolerance}},
+                                       .one_token =
+                                           [=](const ExpertsOutputArgs& a, int64_t i) {
+                                             ExpertsOutputArgs one = a;
+                                             one.hidden = by_token.slice(0, i * k, (i + 1) * k);
+                                             if (!a.experts.empty())
+                                               one.experts = a.experts.slice(0, i, i + 1);
+                                             one.acc = a.acc.slice(0, i, i + 1);
+                                             return one;
+                                           },
+                                       .num_tokens = t};
+  test.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
+    copy(a.hidden), copy(a.experts), copy(a.acc);
+  };
+  check_op(experts_output.impls, context, arena, test);
+}
+
+TensorView random_hidden(Arena& arena, const Context& context, const ExpertsArgs& whole) {
+  const TensorView hidden =
+      arena.input(activation_dtype(context), {whole.x.dim(0) * slots(whole), whole.stack.inner()});
+  Rng rng(12);
+  test::fill_normal(hidden, rng);
+  return hidden;
+}
+
+std::string text(const Shape& shape, const test::StoredAs& stored, Numerics numerics) {
+  return fmt::format("{} {} t={} i={}", name(stored), name(numerics), shape.t, shape.inner);
+}
+
+void check_first(const Shape& shape, const test::StoredAs& stored, DType x, Numerics numerics,
+                 const test::Tolerance& tolerance) {
+  const Context context{.numerics = numerics};
+  Case c(shape, stored, x, numerics == Numerics::kOfficial);
+  const ExpertsHiddenArgs args = test::first_half(c.arena, context, c.args);
+  check_hidden(text(shape, stored, numerics), context, c.arena, args,
+               experts_hidden_oracle(context, args), tolerance);
+}
+
+void check_second(const Shape& shape, const test::StoredAs& stored, Numerics numerics, bool add,
                   const test::Tolerance& tolerance) {
   const Context context{.numerics = numerics};
   Case c(shape, stored, DType::kBF16, numerics == Numerics::kOfficial);
   c.args.add = add;
-  const int64_t k = shape.ids ? shape.k : 1;
-  const TensorView hidden = c.arena.input(activation_dtype(context), {shape.t * k, shape.inner});
-  Rng rng(12);
-  test::fill_normal(hidden, rng);
-  const ExpertsOutputArgs args = test::second_half(hidden, c.args);
-  const auto one_token = [k](const ExpertsOutputArgs& a, int64_t i) {
-    ExpertsOutputArgs one = a;
-    one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
-    if (!a.experts.empty()) one.experts = a.experts.slice(0, i, i + 1);
-    one.acc = a.acc.slice(0, i, i + 1);
-    return one;
-  };
-  test::OpCase<ExpertsOutputArgs> test{
-      .name =
-          fmt::format("output {} {} t={} i={}", name(stored), name(numerics), shape.t, shape.inner),
-      .args = args,
-      .outputs = {{"acc", args.acc, experts_output_oracle(context, args), tolerance}},
-      .one_token = one_token,
-      .num_tokens = shape.t};
-  test.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
-    copy(a.hidden), copy(a.experts), copy(a.acc);
-  };
-  check_op(experts_output.impls, context, c.arena, test);
+  const ExpertsOutputArgs args = test::second_half(random_hidden(c.arena, context, c.args), c.args);
+  check_output(text(shape, stored, numerics), context, c.arena, args,
+               experts_output_oracle(context, args), tolerance);
 }
 
 constexpr Shape kShapes[] = {{0, 2, 3, 64, 32},
@@ -106,10 +136,10 @@ TEST(ExpertsHalves, AgreeWithOracle) {
   for (const test::StoredAs& stored : test::kAllStored) {
     for (const Shape& s : kShapes) {
       if (s.t > 9 && stored.format != WeightFormat::kMxfp4) continue;
-      check_hidden(s, stored, DType::kF32, Numerics::kExact, exact);
-      check_hidden(s, stored, DType::kBF16, Numerics::kOfficial, official);
-      check_output(s, stored, Numerics::kExact, true, exact);
-      check_output(s, stored, Numerics::kOfficial, false, official);
+      check_first(s, stored, DType::kF32, Numerics::kExact, exact);
+      check_first(s, stored, DType::kBF16, Numerics::kOfficial, official);
+      check_second(s, stored, Numerics::kExact, true, exact);
+      check_second(s, stored, Numerics::kOfficial, false, official);
     }
   }
 }
@@ -117,51 +147,16 @@ TEST(ExpertsHalves, AgreeWithOracle) {
 // Kernel images, which only devices read. The oracle reads the file that they were made of.
 void check_images(test::ImagesCase& c, const std::string& name) {
   const Context context;
-  const int64_t t = c.args.x.dim(0), k = slots(c.args);
+  const test::Tolerance tolerance{.rel = 0.02, .cosine = 5e-6};
   ExpertsHiddenArgs first = test::first_half(c.arena, context, c.file_args);
   const std::vector<double> want_hidden = experts_hidden_oracle(context, first);
   first.stack = c.args.stack;
-  const test::Tolerance tolerance{.rel = 0.02, .cosine = 5e-6};
-  test::OpCase<ExpertsHiddenArgs> hidden{
-      .name = "hidden " + name,
-      .args = first,
-      .outputs = {{"hidden", first.hidden, want_hidden, tolerance}},
-      .one_token =
-          [k](const ExpertsHiddenArgs& a, int64_t i) {
-            ExpertsHiddenArgs one = a;
-            one.x = a.x.slice(0, i, i + 1);
-            one.experts = a.experts.slice(0, i, i + 1), one.weights = a.weights.slice(0, i, i + 1);
-            one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
-            return one;
-          },
-      .num_tokens = t};
-  hidden.strided = [](ExpertsHiddenArgs& a, test::StridedCopy& copy) {
-    copy(a.x), copy(a.experts), copy(a.weights), copy(a.hidden);
-  };
-  check_op(experts_hidden.impls, context, c.arena, hidden);
-
-  const TensorView h = c.arena.input(DType::kBF16, {t * k, c.args.stack.inner()});
-  Rng rng(12);
-  test::fill_normal(h, rng);
-  ExpertsOutputArgs second = test::second_half(h, c.file_args);
+  check_hidden(name, context, c.arena, first, want_hidden, tolerance);
+  ExpertsOutputArgs second =
+      test::second_half(random_hidden(c.arena, context, c.file_args), c.file_args);
   const std::vector<double> want_acc = experts_output_oracle(context, second);
   second.stack = c.args.stack;
-  test::OpCase<ExpertsOutputArgs> output{.name = "output " + name,
-                                         .args = second,
-                                         .outputs = {{"acc", second.acc, want_acc, tolerance}},
-                                         .one_token =
-                                             [k](const ExpertsOutputArgs& a, int64_t i) {
-                                               ExpertsOutputArgs one = a;
-                                               one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
-                                               one.experts = a.experts.slice(0, i, i + 1);
-                                               one.acc = a.acc.slice(0, i, i + 1);
-                                               return one;
-                                             },
-                                         .num_tokens = t};
-  output.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
-    copy(a.hidden), copy(a.experts), copy(a.acc);
-  };
-  check_op(experts_output.impls, context, c.arena, output);
+  check_output(name, context, c.arena, second, want_acc, tolerance);
 }
 
 TEST(ExpertsHalves, ImagesAgreeWithOracle) {

@@ -68,12 +68,18 @@ float weight_of(const ConstTensorView& weights, int32_t row) {
 }
 
 Buffer quantized_rows(const ConstTensorView& x) {
-  const int64_t t = x.dim(0), d = x.dim(1);
-  Buffer quantized(DType::kF32, {t, d});
-#pragma omp parallel for if (dsv4::cpu::worth_sharing(10 * t * d))
-  for (int64_t i = 0; i < t; ++i) {
+  std::vector<int32_t> all(static_cast<size_t>(x.dim(0)));
+  std::iota(all.begin(), all.end(), 0);
+  return quantized_rows(x, all);
+}
+
+Buffer quantized_rows(const ConstTensorView& x, std::span<const int32_t> rows) {
+  const int64_t n = std::ssize(rows), d = x.dim(1);
+  Buffer quantized(DType::kF32, {n, d});
+#pragma omp parallel for if (dsv4::cpu::worth_sharing(10 * n * d))
+  for (int64_t i = 0; i < n; ++i) {
     float* row = quantized.as<float>() + i * d;
-    dsv4::cpu::load(x, i * x.row_stride(), d, row);
+    dsv4::cpu::load(x, rows[static_cast<size_t>(i)] * x.row_stride(), d, row);
     dsv4::cpu::fake_q8_row(row, d, kActivationGroup, row);
   }
   return quantized;

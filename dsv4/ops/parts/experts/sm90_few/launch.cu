@@ -3,7 +3,6 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
-#include "dsv4/ops/parts/experts/cuda/pair_rows.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/sm90_few/config.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/launch.cuh"
@@ -102,7 +101,6 @@ void run_hidden(const Context& context, const ExpertsHiddenArgs& args, const Ker
       make_hidden_call(args, device.info().num_sms, kernels.reader, device.workspace());
   launch_list(device, call);
   kernels.gate_up[static_cast<size_t>(args.stack.images().gate_up.kind())](device, call.product);
-  rows_from_pairs(device, call.hidden, call.lists.pair_of, args.hidden);
 }
 
 void run_output(const Context& context, const ExpertsOutputArgs& args, const Kernels& kernels) {
@@ -112,11 +110,6 @@ void run_output(const Context& context, const ExpertsOutputArgs& args, const Ker
   const HalfCall call =
       make_output_call(args, device.info().num_sms, kernels.reader, device.workspace());
   launch_list(device, call);
-  if (call.needs_list()) {
-    rows_to_pairs(device, args.hidden, call.lists.pair_of, call.hidden);
-  } else {
-    place_rows(device, args.hidden, call.choices, call.lists.pair_of, call.hidden);
-  }
   kernels.down[static_cast<size_t>(args.stack.images().down.kind())](device, call.product);
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.pair_of,

@@ -140,6 +140,8 @@ using namespace experts_kernel::sm90_few_e4m3;
 const char* reject(const Context& context, const ExpertsOutputArgs& args) {
   if (const char* const why = reject_half(context, args.stack, args.experts, args.hidden))
     return why;
+  if (args.hidden.row_stride() % 8 != 0 || reinterpret_cast<uintptr_t>(args.hidden.data) % 16 != 0)
+    return "rows of hidden values are not aligned to 16 bytes";
   return args.stack.images().down.k <= kMaxColumns ? nullptr : kTooWide;
 }
 
