@@ -245,29 +245,20 @@ void expect_bits_in_slices(const ImagesShape& s, const test::ImageSource& source
   ImagesCase c(s, source, source);
   const std::vector<float> whole = result_of<Kernels>(c, s.t, kRuns[1]);
   const Buffer hidden(DType::kBF16, {s.t * s.k, s.inner}), acc(DType::kF32, {s.t, s.d});
-  std::vector<ExpertImages> ranks;
-  for (size_t r = 0; r < ends.size(); ++r) {
-    std::vector<ExpertWeights> own;
-    for (const ExpertWeights& e : c.file)
-      own.push_back({e.w1.rows(r == 0 ? 0 : inner_ends[r - 1], inner_ends[r]),
-                     e.w3.rows(r == 0 ? 0 : inner_ends[r - 1], inner_ends[r]),
-                     e.w2.rows(r == 0 ? 0 : ends[r - 1], ends[r])});
-    ranks.push_back(test::pack_images(c.arena, own));
-  }
+  const test::RankImages ranks(c, inner_ends, ends);
   for (size_t r = 0; r < ends.size(); ++r)
-    run_hidden<Kernels>(
-        {.x = c.args.x,
-         .stack = ranks[r],
-         .experts = c.args.experts,
-         .weights = c.args.weights,
-         .swiglu_limit = c.args.swiglu_limit,
-         .hidden = hidden.view().slice(1, r == 0 ? 0 : inner_ends[r - 1], inner_ends[r])},
-        kRuns[r % std::size(kRuns)]);
+    run_hidden<Kernels>({.x = c.args.x,
+                         .stack = ranks.stacks[r],
+                         .experts = c.args.experts,
+                         .weights = c.args.weights,
+                         .swiglu_limit = c.args.swiglu_limit,
+                         .hidden = ranks.columns(hidden, inner_ends, r)},
+                        kRuns[r % std::size(kRuns)]);
   for (size_t r = 0; r < ends.size(); ++r)
     run_output<Kernels>({.hidden = hidden,
-                         .stack = ranks[r],
+                         .stack = ranks.stacks[r],
                          .experts = c.args.experts,
-                         .acc = acc.view().slice(1, r == 0 ? 0 : ends[r - 1], ends[r])},
+                         .acc = ranks.columns(acc, ends, r)},
                         kRuns[(r + 1) % std::size(kRuns)]);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), acc.as<float>()));
 }

@@ -9,6 +9,15 @@
 
 namespace dsv4::experts_kernel {
 
+// What all implementations for kernel images refuse.
+inline const char* reject_stack(const Context& context, const ExpertStack& stack,
+                                const ConstTensorView& experts) {
+  if (!stack.is_image()) return "for kernel images";
+  if (!reads_images(context)) return "for official numerics on Hopper";
+  if (experts.empty()) return "for routed experts";
+  return stack.size() > gemm::experts::kMaxExperts ? "more than 384 experts" : nullptr;
+}
+
 struct HalfCall {
   Choices choices;
   PairLists lists;

@@ -2,6 +2,9 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/comm/shard_id.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/parts/experts/halves_case.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "tests/harness/op_check.h"
@@ -168,7 +171,8 @@ TEST(ExpertsHalves, ImagesAgreeWithOracle) {
          {test::ImagesShape{.t = 0, .k = 2, .e = 3, .d = 64, .inner = 32},
           {.t = 1, .k = 6, .e = 40, .d = 256, .inner = 128},
           {.t = 7, .k = 3, .e = 9, .d = 288, .inner = 544},
-          {.t = 33, .k = 6, .e = 256, .d = 96, .inner = 64}}) {
+          {.t = 33, .k = 6, .e = 256, .d = 96, .inner = 64},
+          {.t = 150, .k = 2, .e = 3, .d = 288, .inner = 512}}) {  // many pairs for each expert
       test::ImagesCase c(s, source, source);
       check_images(c, fmt::format("images {} t={} d={} i={}", name(source), s.t, s.d, s.inner));
     }
@@ -176,6 +180,28 @@ TEST(ExpertsHalves, ImagesAgreeWithOracle) {
   test::ImagesCase pro({.t = 3, .k = 2, .e = 4, .d = 7168, .inner = 3072}, 2, 2);
   check_images(pro, "images of V4-Pro's width");
 }
+
+#if DSV4_CUDA
+// Prompts, where no bit may depend on the batch, and a few tokens.
+TEST(ExpertsHalves, DryRunWithImages) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
+  const auto expect_choice = [&](int64_t t, const test::ImageSource& source, bool invariant,
+                                 std::string_view name) {
+    const Context context{.need_batch_invariant = invariant, .device = hopper.get()};
+    test::ImagesCase c({.t = t, .k = 2, .e = 3, .d = 512, .inner = 512}, source, source);
+    const ExpertsHiddenArgs first = test::first_half(c.arena, context, c.args);
+    EXPECT_EQ(choose(experts_hidden, context, first).name, name) << t;
+    const ExpertsOutputArgs second = test::second_half(first.hidden, c.args);
+    EXPECT_EQ(choose(experts_output, context, second).name, name) << t;
+    EXPECT_GT(workspace_bytes(experts_hidden, context, first), 0);
+    EXPECT_GT(workspace_bytes(experts_output, context, second), 0);
+  };
+  for (const int64_t t : {1, 12}) expect_choice(t, WeightFormat::kMxfp4, false, "sm90_few_e4m3");
+  expect_choice(13, WeightFormat::kMxfp4, false, "sm90_grouped_e4m3");
+  expect_choice(13, WeightFormat::kNvfp4, false, "sm90_grouped");
+  expect_choice(13, WeightFormat::kMxfp4, true, "sm90_few_e4m3");
+}
+#endif
 
 // What N ranks compute, each with its rows, side by side: the bits of experts, routed and shared.
 TEST(ExpertsHalves, SlicesGiveTheBitsOfExperts) {

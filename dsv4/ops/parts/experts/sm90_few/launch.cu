@@ -25,6 +25,12 @@ bool sm90_few_takes(const ExpertImages& images) {
 namespace dsv4::experts_kernel {
 DSV4_IMPL(ExpertsArgs, sm90_grouped)
 }
+namespace dsv4::experts_hidden_kernel {
+DSV4_IMPL(ExpertsHiddenArgs, sm90_grouped)
+}
+namespace dsv4::experts_output_kernel {
+DSV4_IMPL(ExpertsOutputArgs, sm90_grouped)
+}
 
 namespace dsv4::experts_kernel::sm90_few {
 namespace {
@@ -32,6 +38,11 @@ namespace {
 // With more pairs of an expert on average, sm90_grouped is faster, which decodes a matrix once for
 // up to 128 pairs.
 constexpr int64_t kMostPairs = 8;
+
+bool prefers_grouped(const Context& context, int64_t pairs, const ExpertStack& stack) {
+  const bool free_choice = context.force_impl.empty() && !context.need_batch_invariant;
+  return free_choice && pairs > kMostPairs * stack.size();
+}
 
 }  // namespace
 
@@ -44,9 +55,8 @@ const char* reject_call(const Context& context, const ExpertsArgs& args) {
   if (args.x.dtype != DType::kBF16 || args.x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(args.x.data) % 4 != 0)
     return "x is not bf16 in aligned pairs";
-  const bool free_choice = context.force_impl.empty() && !context.need_batch_invariant;
-  const bool many = args.x.dim(0) * slots(args) > kMostPairs * args.stack.size();
-  if (free_choice && many && sm90_grouped::reject(context, args) == nullptr)
+  if (prefers_grouped(context, args.x.dim(0) * slots(args), args.stack) &&
+      sm90_grouped::reject(context, args) == nullptr)
     return "many pairs for each expert";
   return nullptr;
 }
@@ -71,16 +81,32 @@ void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels&
                            .acc = args.acc});
 }
 
-const char* reject_half(const Context& context, const ExpertStack& stack,
-                        const ConstTensorView& experts, const ConstTensorView& x) {
-  if (!stack.is_image()) return "for kernel images";
-  if (!reads_images(context)) return "for official numerics on Hopper";
-  if (experts.empty()) return "for routed experts";
-  if (stack.size() > kMaxExperts) return "more than 384 experts";
+namespace {
+
+// x: what the kernels quantize. grouped: why sm90_grouped refuses the call
+const char* reject_half_of(const Context& context, const ExpertStack& stack,
+                           const ConstTensorView& experts, const ConstTensorView& x,
+                           const char* grouped) {
+  if (const char* const why = reject_stack(context, stack, experts)) return why;
   if (x.dtype != DType::kBF16 || x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(x.data) % 4 != 0)
     return "activations are not bf16 in aligned pairs";
-  return nullptr;
+  const int64_t pairs = experts.dim(0) * experts.dim(1);
+  return grouped == nullptr && prefers_grouped(context, pairs, stack) ? "many pairs for each expert"
+                                                                      : nullptr;
+}
+
+}  // namespace
+
+const char* reject_half(const Context& context, const ExpertsHiddenArgs& args) {
+  if (args.hidden.dtype != DType::kBF16) return "hidden values that are not bf16";
+  return reject_half_of(context, args.stack, args.experts, args.x,
+                        experts_hidden_kernel::sm90_grouped::reject(context, args));
+}
+
+const char* reject_half(const Context& context, const ExpertsOutputArgs& args) {
+  return reject_half_of(context, args.stack, args.experts, args.hidden,
+                        experts_output_kernel::sm90_grouped::reject(context, args));
 }
 
 namespace {
@@ -154,8 +180,7 @@ bool takes(const KbitImage& image) {
 namespace experts_hidden_kernel::sm90_few {
 
 const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
-  if (const char* why = reject_half(context, args.stack, args.experts, args.x)) return why;
-  if (args.hidden.dtype != DType::kBF16) return "hidden values that are not bf16";
+  if (const char* why = reject_half(context, args)) return why;
   return takes(args.stack.images().gate_up) ? nullptr : kTooWide;
 }
 
@@ -168,7 +193,7 @@ void run(const Context& context, const ExpertsHiddenArgs& args) {
 namespace experts_output_kernel::sm90_few {
 
 const char* reject(const Context& context, const ExpertsOutputArgs& args) {
-  if (const char* why = reject_half(context, args.stack, args.experts, args.hidden)) return why;
+  if (const char* why = reject_half(context, args)) return why;
   return takes(args.stack.images().down) ? nullptr : kTooWide;
 }
 
