@@ -5,7 +5,8 @@
 //   hidden          = experts_hidden(routed, chosen, weights)      ops/parts/experts/halves.h
 //   shared_hidden   = experts_hidden(shared)                       weight 1
 //
-// The second part is experts_output of both.
+// The second part is experts_output of the routed experts, with the down projection of the shared
+// one as addend.
 
 #pragma once
 

@@ -11,6 +11,7 @@
 #include "dsv4/ops/model/moe/moe_oracle.h"
 #include "dsv4/ops/model/moe/random_moe_test.h"
 #include "dsv4/ops/parts/experts/halves_case.h"
+#include "dsv4/ops/parts/linear/projection.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -189,7 +190,8 @@ TEST(MoeHidden, BoundaryInside) {
   for (const int64_t t : {1, 4, 6}) check_boundary(t, 2048, kKbit5);
 }
 
-// What N ranks compute with their rows, and then experts_output of both: the bits of moe.
+// What N ranks compute with their rows, and then the down projections, that of the shared expert as
+// addend: the bits of moe.
 void check_ranks(const Context& context, Case& c, int world) {
   const int64_t t = c.args.x.dim(0), k = c.args.experts_per_token, d = c.args.x.dim(1);
   const DType act = activation_dtype(context);
@@ -209,10 +211,14 @@ void check_ranks(const Context& context, Case& c, int world) {
   for (int rank = 0; rank < world; ++rank) {
     const OwnRows own(c, rank, world);
     const TensorView columns = acc.view().slice(1, own.out.begin, own.out.end);
-    experts_output(
-        context,
-        {.hidden = hidden, .stack = own.routed, .experts = chosen, .acc = columns, .add = false});
-    experts_output(context, {.hidden = shared, .stack = own.shared, .acc = columns});
+    const Buffer shared_y(act, {t, columns.dim(1)});
+    Projection(context, shared).into(own.shared[0].w2, shared_y);
+    experts_output(context, {.hidden = hidden,
+                             .stack = own.routed,
+                             .experts = chosen,
+                             .acc = columns,
+                             .add = false,
+                             .addend = shared_y});
   }
   EXPECT_EQ(
       std::memcmp(acc.view().data, want.view().data, static_cast<size_t>(want.view().bytes())), 0)

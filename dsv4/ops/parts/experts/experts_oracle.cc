@@ -78,6 +78,13 @@ double weight_of(const ConstTensorView& weights, int64_t t, int64_t j) {
   return weights.empty() ? 1.0 : static_cast<double>(weights.row<float>(t)[j]);
 }
 
+// Row t of addend, if there is one.
+void add_addend(const ConstTensorView& addend, int64_t t, Vector& acc) {
+  if (addend.empty()) return;
+  const Vector row = oracle::row(addend, t);
+  for (size_t i = 0; i < acc.size(); ++i) acc[i] += row[i];
+}
+
 }  // namespace
 
 std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& args) {
@@ -95,10 +102,7 @@ std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& ar
       const Vector y = multiply(expert.w2, h, official);
       for (size_t i = 0; i < acc.size(); ++i) acc[i] += y[i];
     }
-    if (!args.addend.empty()) {
-      const Vector addend = oracle::row(args.addend, t);
-      for (size_t i = 0; i < acc.size(); ++i) acc[i] += addend[i];
-    }
+    add_addend(args.addend, t, acc);
     out.insert(out.end(), acc.begin(), acc.end());
   }
   return out;
@@ -149,6 +153,7 @@ std::vector<double> experts_output_oracle(const Context& context, const ExpertsO
       const Vector y = multiply(expert.w2, oracle::row(args.hidden, from), official);
       for (size_t c = 0; c < acc.size(); ++c) acc[c] += y[c];
     }
+    add_addend(args.addend, i, acc);
     out.insert(out.end(), acc.begin(), acc.end());
   }
   return out;

@@ -112,6 +112,7 @@ void check_hidden(const ExpertsHiddenArgs& args) {
 void check_output(const ExpertsOutputArgs& args) {
   Dim t("t"), n("n"), k("k"), inner("I");
   expect("acc", args.acc, {DType::kF32}, {t, n});
+  if (!args.addend.empty()) expect("addend", args.addend, {DType::kF32, DType::kBF16}, {t, n});
   check_only(args.stack, args.experts);
   if (!args.experts.empty()) expect("experts", args.experts, {DType::kI32}, {t, k});
   expect("hidden", args.hidden, {DType::kF32, DType::kBF16}, {*t * slots_of(args.experts), inner});
@@ -170,7 +171,8 @@ Cost cost_with(const ExpertsHiddenArgs& args, double weights) {
 }
 
 Cost cost_with(const ExpertsOutputArgs& args, double weights) {
-  const int64_t moved = args.hidden.bytes() + (args.add ? 2 : 1) * args.acc.bytes();
+  const int64_t moved = args.hidden.bytes() + (args.add ? 2 : 1) * args.acc.bytes() +
+                        (args.addend.empty() ? 0 : args.addend.bytes());
   return {.bytes = weights + static_cast<double>(moved),
           .flops = 2.0 * static_cast<double>(args.hidden.numel() * args.acc.dim(1)),
           .weight_bytes = weights};

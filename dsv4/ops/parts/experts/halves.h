@@ -2,7 +2,7 @@
 // stands between them (docs/spec/several-gpus.md 2.3).
 //
 //   experts_hidden   h = weight * (silu(w1 x) * w3 x), clamped      one row for each token and slot
-//   experts_output   acc[t] += w2 h, experts in ascending order of their ids
+//   experts_output   acc[t] += w2 h, experts in ascending order of their ids; then the addend
 //
 // Rows of h are in the order of the experts: by ascending id, then token, then slot. All ranks have
 // the same choices and so the same order, in which kernels read and write h without a pass between.
@@ -32,11 +32,12 @@ struct ExpertsHiddenArgs {
 };
 
 struct ExpertsOutputArgs {
-  ConstTensorView hidden;   // [t * k, I] f32|bf16, in the order of the experts
-  ExpertStack stack;        // of which w2 is read: [n, I]
-  ConstTensorView experts;  // as above
-  TensorView acc;           // [t, n] f32
-  bool add = true;          // false: acc is overwritten
+  ConstTensorView hidden;    // [t * k, I] f32|bf16, in the order of the experts
+  ExpertStack stack;         // of which w2 is read: [n, I]
+  ConstTensorView experts;   // as above
+  TensorView acc;            // [t, n] f32
+  bool add = true;           // false: acc is overwritten
+  ConstTensorView addend{};  // [t, n] f32|bf16, added to acc after all experts; empty: nothing
 };
 
 extern const Op<ExpertsHiddenArgs> experts_hidden;

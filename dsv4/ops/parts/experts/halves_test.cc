@@ -86,12 +86,14 @@ void check_output(const std::string& name, const Context& context, Arena& arena,
                                              one.hidden = by_token.slice(0, i * k, (i + 1) * k);
                                              if (!a.experts.empty())
                                                one.experts = a.experts.slice(0, i, i + 1);
+                                             if (!a.addend.empty())
+                                               one.addend = a.addend.slice(0, i, i + 1);
                                              one.acc = a.acc.slice(0, i, i + 1);
                                              return one;
                                            },
                                        .num_tokens = t};
   test.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
-    copy(a.hidden), copy(a.experts), copy(a.acc);
+    copy(a.hidden), copy(a.experts), copy(a.addend), copy(a.acc);
   };
   check_op(experts_output.impls, context, arena, test);
 }
@@ -102,6 +104,14 @@ TensorView random_hidden(Arena& arena, const Context& context, const ExpertsArgs
   Rng rng(12);
   test::fill_normal(hidden, rng);
   return hidden;
+}
+
+// What is added after all experts.
+ConstTensorView random_addend(Arena& arena, DType dtype, const ConstTensorView& acc) {
+  const TensorView addend = arena.input(dtype, {acc.dim(0), acc.dim(1)});
+  Rng rng(13);
+  test::fill_normal(addend, rng);
+  return addend;
 }
 
 std::string text(const Shape& shape, const test::StoredAs& stored, Numerics numerics) {
@@ -122,7 +132,8 @@ void check_second(const Shape& shape, const test::StoredAs& stored, Numerics num
   const Context context{.numerics = numerics};
   Case c(shape, stored, DType::kBF16, numerics == Numerics::kOfficial);
   c.args.add = add;
-  const ExpertsOutputArgs args = test::second_half(random_hidden(c.arena, context, c.args), c.args);
+  ExpertsOutputArgs args = test::second_half(random_hidden(c.arena, context, c.args), c.args);
+  if (add) args.addend = random_addend(c.arena, activation_dtype(context), args.acc);
   check_output(text(shape, stored, numerics), context, c.arena, args,
                experts_output_oracle(context, args), tolerance);
 }
@@ -143,6 +154,7 @@ TEST(ExpertsHalves, AgreeWithOracle) {
       check_first(s, stored, DType::kBF16, Numerics::kOfficial, official);
       check_second(s, stored, Numerics::kExact, true, exact);
       check_second(s, stored, Numerics::kOfficial, false, official);
+      check_second(s, stored, Numerics::kOfficial, true, official);
     }
   }
 }
@@ -157,6 +169,7 @@ void check_images(test::ImagesCase& c, const std::string& name) {
   check_hidden(name, context, c.arena, first, want_hidden, tolerance);
   ExpertsOutputArgs second =
       test::second_half(random_hidden(c.arena, context, c.file_args), c.file_args);
+  second.addend = random_addend(c.arena, DType::kBF16, second.acc);
   const std::vector<double> want_acc = experts_output_oracle(context, second);
   second.stack = c.args.stack;
   check_output(name, context, c.arena, second, want_acc, tolerance);

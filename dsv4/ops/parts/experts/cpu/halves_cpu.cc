@@ -18,7 +18,7 @@ namespace {
 // The memory of a call grows with the pairs in flight.
 constexpr int64_t kChunkTokens = 256;
 
-// Of rows_of_call(), while it lists the pairs.
+// What rows_of_call() has while it lists the pairs.
 int64_t rows_bytes(int64_t pairs) {
   return 3 * pairs * static_cast<int64_t>(sizeof(int32_t));
 }
@@ -187,6 +187,7 @@ void run(const Context& context, const ExpertsOutputArgs& args) {
     part.acc = args.acc.slice(0, begin, end);
     output_of(context, part, rows.data() + begin * k);
   });
+  add_addend(args.addend, args.acc);
 }
 
 }  // namespace dsv4::experts_output_kernel::cpu

@@ -123,6 +123,20 @@ void add_in_order(const Pairs& pairs, int64_t base, const ConstTensorView& y,
   }
 }
 
+void add_addend(const ConstTensorView& addend, const TensorView& acc) {
+  if (addend.empty()) return;
+  const int64_t t = acc.dim(0), d = acc.dim(1);
+#pragma omp parallel if (dsv4::cpu::worth_sharing(2 * t * d))
+  {
+    std::vector<float> row(static_cast<size_t>(d));
+#pragma omp for
+    for (int64_t i = 0; i < t; ++i) {
+      dsv4::cpu::load(addend, i * addend.row_stride(), d, row.data());
+      dsv4::cpu::axpy(1.f, row.data(), acc.row<float>(i), d);
+    }
+  }
+}
+
 void fill_zero(const TensorView& acc) {
   for (int64_t i = 0; i < acc.dim(0); ++i) std::fill_n(acc.row<float>(i), acc.dim(1), 0.f);
 }

@@ -51,6 +51,9 @@ struct GatedPairs {
 void add_in_order(const Pairs& pairs, int64_t base, const ConstTensorView& y,
                   const TensorView& acc);
 
+// acc += addend, if it is not empty. addend: [t, d] f32|bf16
+void add_addend(const ConstTensorView& addend, const TensorView& acc);
+
 void fill_zero(const TensorView& acc);  // [t, d] f32
 
 }  // namespace dsv4::experts_kernel

@@ -133,6 +133,7 @@ void run(const Context& context, const ExpertsOutputArgs& args) {
                            .pair_of = plan.pair_of,
                            .slots = args.experts.dim(1),
                            .add = args.add,
+                           .addend = args.addend,
                            .acc = args.acc});
 }
 
@@ -175,7 +176,8 @@ void run(const Context& context, const ExpertsOutputArgs& args) {
   const Scratch::Scope scope(scratch);
   const TensorView y = scratch.take(activation_dtype(context), {args.acc.dim(0), args.acc.dim(1)});
   Projection(context, args.hidden).into(args.stack.file()[0].w2, y);
-  experts_combine(*context.device, {.y = y, .add = args.add, .acc = args.acc});
+  experts_combine(*context.device,
+                  {.y = y, .add = args.add, .addend = args.addend, .acc = args.acc});
 }
 
 }  // namespace experts_output_kernel::parts

@@ -141,6 +141,7 @@ void run_output(const Context& context, const ExpertsOutputArgs& args, const Ker
                            .pair_of = call.lists.pair_of,
                            .slots = args.experts.dim(1),
                            .add = args.add,
+                           .addend = args.addend,
                            .acc = args.acc});
 }
 

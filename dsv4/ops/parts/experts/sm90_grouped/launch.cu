@@ -90,6 +90,7 @@ void run_with(const Context& context, const ExpertsOutputArgs& args, bool folded
                            .pair_of = call.lists.slot_of,
                            .slots = args.experts.dim(1),
                            .add = args.add,
+                           .addend = args.addend,
                            .acc = args.acc});
 }
 
