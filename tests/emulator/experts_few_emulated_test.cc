@@ -1,5 +1,8 @@
 // Implementations sm90_few, sm90_few_e4m3 and sm90_wide of experts.h on the emulator: list of
-// pairs, gate and up, down, as a stream of kernels that start early.
+// pairs, gate and up, down, as a stream of kernels that start early; and of halves.h.
+//
+// Faults that were put back and found in the halves: down lists its pairs before the kernel before
+// it is complete; it stores no places of the pairs.
 
 #include <gtest/gtest.h>
 

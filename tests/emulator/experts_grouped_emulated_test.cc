@@ -6,7 +6,8 @@
 // for, by either side; one buffer of factors. In e4m3 also: x released before its factors are read,
 // codes before they are read; staging full after one pass, or not waited for; the exponent of gate
 // for up; factors of another step; codes of h' or of x without their exchange; a zero that an
-// exponent changes; y in the place of other tiles' x.
+// exponent changes; y in the place of other tiles' x. In the halves: every tile of an expert at its
+// first pair.
 
 #include <gtest/gtest.h>
 
