@@ -196,6 +196,7 @@ Json BenchModel::header() const {
   return {{"model", options_.model.empty() ? model_->checkpoint().folder() : options_.model},
           {"experts", options_.experts},
           {"dense", options_.dense},
+          {"ranks", model_->id().world},
           {"shard", options_.shard
                         ? Json(fmt::format("{}/{}", options_.shard->rank, options_.shard->world))
                         : Json()},
