@@ -2,7 +2,7 @@
 
 from common import RESULTS, read, row, table, thousands, with_blocks
 
-PAGE = "docs/" + "several-gpus.md"  # docs/spec has a file of the same name
+PAGE = "docs/several-" + "gpus.md"  # docs/spec has a file of the same name
 # file, what it is
 DECODE = (("ranks_fp4", "two GPUs, FP4"), ("ranks_fp4_det", "two GPUs, FP4, `--deterministic`"), ("ranks_k3", "two GPUs, 3 bits"),
           ("ranks_shard_fp4", "rank 0 of two alone, FP4 (`--shard 0/2`)"), ("decode_batches", "one GPU, 3 bits"))
