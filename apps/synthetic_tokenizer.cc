@@ -11,7 +11,7 @@ namespace {
 
 using Sorted = nlohmann::json;  // objects are maps: the vocabulary is looked up
 
-// Those of the vocabulary that are letters alone.
+// Words are the tokens that are lower-case letters alone.
 std::vector<std::string> words_of(const Sorted& vocab) {
   std::vector<std::string> words;
   for (const auto& [text, id] : vocab.items())
