@@ -1,4 +1,5 @@
-// A tokenizer for a server of a model with random weights, whose ids are drawn from the whole
+// A tokenizer.json for a server of a model with random weights (apps/synthetic_model.h), whose
+// answers are ids drawn from the whole
 // vocabulary. It is made of a smaller one, so that every id has a text:
 //
 //   0 .. n - 1         the smaller vocabulary
@@ -16,9 +17,10 @@
 
 namespace dsv4::apps {
 
-// json: the smaller tokenizer.json, whose words are few enough that there are pairs for the rest of
-// the vocabulary and many enough that they do not run out; the demo's 700 words give 490,000.
-// vocab: tokens of the result. Throws where the words do not suffice.
+// json: the smaller tokenizer.json, a byte-level BPE whose vocabulary has words of lower-case
+// letters. Pairs of them fill the rest of the result: the 700 words of the demo suffice for 490,000
+// tokens.
+// vocab: tokens of the result. Throws Error where the words do not suffice for them.
 std::string widened_tokenizer(const std::string& json, int64_t vocab);
 
 }  // namespace dsv4::apps
