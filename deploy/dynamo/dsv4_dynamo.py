@@ -32,7 +32,7 @@ def given(options, names):
 
 
 def body_of(request, model):
-    """The completion of dsv4 that a request of Dynamo asks for."""
+    """The completion of dsv4 that a request of Dynamo wants."""
     sampling, stopping = request.get("sampling_options") or {}, request.get("stop_conditions") or {}
     if (sampling.get("n") or 1) != 1:
         raise ValueError(f"{sampling['n']} choices of a request: this worker gives one")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NVIDIA Dynamo's own frontend in front of `dsv4 serve demo`, by deploy/dynamo/dsv4_dynamo.py:
+"""NVIDIA Dynamo's own frontend before `dsv4 serve demo`, by deploy/dynamo/dsv4_dynamo.py:
 
     check_dynamo.py BINARY ENVIRONMENT      ENVIRONMENT: a venv with ai-dynamo
 
