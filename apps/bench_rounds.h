@@ -26,9 +26,9 @@ struct RoundOptions {
 void add_round_options(CLI::App& command, RoundOptions& options);
 
 struct RoundKind {
-  int64_t drafts = 0;           // of each round; 0: plain steps
-  std::vector<double> chances;  // [drafts] that a draft holds if those before it do
-  bool mtp = false;             // the model's block guesses; else drafts cost nothing
+  int64_t drafts = 0;                        // of each round; 0: plain steps
+  std::vector<double> chances;               // [drafts] that a draft holds if those before it do
+  DrafterKind drafter = DrafterKind::kNone;  // kNone: drafts cost nothing
 
   double expected_tokens() const;  // of a round
 };

@@ -260,6 +260,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(number_in(0, 1 << 20));
   add_plan_experts(*command, options->in_host_memory);
   command->add_flag("--mtp", options->mtp, "include the drafter, as --speculate mtp runs it");
+  command->add_flag("--dspark", options->dspark, "include it, as --speculate dspark runs it");
   add_numerics(*command, options->numerics);
   add_threads(*command);
   command->add_flag("--json", options->json, "print one JSON object");

@@ -59,8 +59,7 @@ class CallList final : public Observer {
 
 // On a GPU the experts have the layout that its implementations read best; all tensors get a place.
 Model model_of(const StepTableRequest& request, const Context& context) {
-  Model model = synthetic_model(request.release, request.formats, 0, 1, 0,
-                                request.drafter ? DrafterKind::kMtp : DrafterKind::kNone);
+  Model model = synthetic_model(request.release, request.formats, 0, 1, 0, request.drafter);
   if (context.device == nullptr) return model;
   model.choose_layouts(context);
   redirect_tensors(model, place_tensors(model), unmapped_address(0));
@@ -102,8 +101,9 @@ std::vector<StepTable> step_tables(const StepTableRequest& request) {
     dry_run(model, context, extents_of(model, request, tokens), cache.layers());
     tables.push_back(
         {.tokens = tokens, .decode = tokens <= kMostDecodeTokens, .calls = list.take()});
-    if (!request.drafter || !tables.back().decode) continue;
-    dry_run_draft(model, context, tokens, cache.layers().back());
+    if (request.drafter == DrafterKind::kNone || !tables.back().decode) continue;
+    dry_run_draft(model, context, tokens, std::max<int64_t>(1, model.config().dspark.block_size),
+                  cache.drafter_layers());
     tables.push_back({.tokens = tokens, .decode = true, .draft = true, .calls = list.take()});
   }
   return tables;

@@ -43,7 +43,7 @@ TEST(StepTable, CallsOfTheMtpBlock) {
   StepTableRequest request{
       .release = "flash", .formats = recipe_of_flags("k3-e4m3", ""), .tokens = {2}};
   const auto plain = counts_of(step_tables(request).front());
-  request.drafter = true;
+  request.drafter = DrafterKind::kMtp;
   const std::vector<StepTable> tables = step_tables(request);
   ASSERT_EQ(tables.size(), 2u);
   EXPECT_FALSE(tables[0].draft);
@@ -109,6 +109,26 @@ TEST(StepTable, DryRunOfFp4Experts) {
   }
 }
 
+// A step that enters its tokens has a key of each stage more, and a block is three layers, then as
+// many draws' worth of what follows from the guess before.
+TEST(StepTable, CallsOfDspark) {
+  StepTableRequest request{
+      .release = "flash", .formats = recipe_of_flags("k3-e4m3", ""), .tokens = {2}};
+  const auto plain = counts_of(step_tables(request).front());
+  request.drafter = DrafterKind::kDspark;
+  const std::vector<StepTable> tables = step_tables(request);
+  ASSERT_EQ(tables.size(), 2u);
+  auto step = counts_of(tables[0]), draft = counts_of(tables[1]);
+  EXPECT_EQ(step.at("kv_insert/cpu"), plain.at("kv_insert/cpu") + 3);
+  EXPECT_EQ(step.at("hc_mean/cpu"), 3);
+  EXPECT_EQ(step.at("sparse_mla/cpu"), plain.at("sparse_mla/cpu"));
+  EXPECT_EQ(step.at("experts/cpu"), plain.at("experts/cpu"));
+  EXPECT_EQ(draft.at("sparse_mla/cpu"), 3);
+  EXPECT_EQ(draft.at("experts/cpu"), 6) << "routed and shared";
+  EXPECT_EQ(draft.at("embed/cpu"), 2 + 5);
+  EXPECT_EQ(draft.count("index_select/parts"), 0u);
+}
+
 // A pass of the MTP block runs on the kernels of a window-only layer, and entering its tokens takes
 // none of the kernels of the model away.
 TEST(StepTable, DryRunOfTheMtpBlock) {
@@ -119,7 +139,7 @@ TEST(StepTable, DryRunOfTheMtpBlock) {
                              .tokens = {1, 3, 8, 32},
                              .batch_invariant = deterministic};
     const std::vector<StepTable> plain = step_tables(request);
-    request.drafter = true;
+    request.drafter = DrafterKind::kMtp;
     const std::vector<StepTable> tables = step_tables(request);
     ASSERT_EQ(tables.size(), 2 * plain.size());
     for (size_t i = 0; i < plain.size(); ++i) {

@@ -280,7 +280,8 @@ TEST_F(CliRun, SpeculationIsRefusedWithoutABlock) {
   patch_config(without, "\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 0");
   expect_error("run " + without + " -p Hello --speculate mtp",
                "without has no MTP block (num_nextn_predict_layers is 0");
-  expect_error("run demo -p Hello --speculate dspark", "want mtp, lookup or off");
+  expect_error("run demo -p Hello --speculate dspark",
+               "has no DSpark drafter (config.json has no dspark_block_size); want lookup or off");
   const Result lookup = dsv4("run " + without + " -p Hello -n 3 --speculate auto");
   EXPECT_NE(lookup.err.find("speculation by lookup alone: "), std::string::npos) << lookup.err;
 }

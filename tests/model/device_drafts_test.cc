@@ -35,7 +35,7 @@ class Drafting {
                    .max_batch_tokens = kContext,
                    .max_logits_rows = sequences * (1 + kMaxDrafts),
                    .max_drafts = kMaxDrafts,
-                   .drafter = true}) {
+                   .drafter = DrafterKind::kMtp}) {
     for (int i = 0; i < sequences; ++i) seqs_.push_back(executor_.cache().open());
   }
 
@@ -52,7 +52,10 @@ class Drafting {
       EXPECT_TRUE(executor_.cache().reserve(seqs_[i], 1 + most[i]));
       wanted.push_back({seqs_[i], newest[i], most[i]});
     }
-    return executor_.draft(wanted, rows);
+    std::vector<std::vector<int32_t>> ids;
+    for (const Executor::Guesses& guesses : executor_.draft(wanted, rows))
+      ids.push_back(guesses.ids);
+    return ids;
   }
   // A round whose first drafts hold: keeps 1 + held[i] of ids[i].
   void verify(const std::vector<std::vector<int32_t>>& ids, std::span<const int64_t> held) {

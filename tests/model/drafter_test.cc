@@ -33,7 +33,8 @@ class Sequence {
         pad_(pad),
         context_{.numerics = Numerics::kExact, .workspace = &scratch_},
         cache_(model.config(), Numerics::kExact,
-               {.max_tokens = 400, .max_batch_tokens = 128, .drafter = true}, host_memory()),
+               {.max_tokens = 400, .max_batch_tokens = 128, .drafter = DrafterKind::kMtp},
+               host_memory()),
         seq_(cache_.tables().open()) {}
 
   // Computes the tokens; their streams.
@@ -44,7 +45,7 @@ class Sequence {
     batch.runs.push_back(cache_.run(seq_, 0, count));
     batch.ids.assign(ids.begin(), ids.end());
     StepExtents extents = step_extents(model_.cache_groups(), batch);
-    extents.enters = true;
+    extents.enters = DrafterKind::kMtp;
     if (pad_) enlarge(extents);
     const ModelConfig& c = model_.config();
     const Buffer streams(DType::kF32, {extents.tokens + extents.runs, c.hc_mult, c.hidden_size});
@@ -195,8 +196,9 @@ TEST_P(Block, AChainIsWhatSinglePassesGive) {
   const Model model = test::random_model(config, 11, DrafterKind::kMtp);
   const std::vector<int32_t> ids = random_ids(61, config.vocab_size, 8);
   const auto text = std::span(ids).first(60);
-  Executor executor(model, {.numerics = Numerics::kExact},
-                    {.max_tokens = 400, .max_batch_tokens = 128, .max_drafts = 7, .drafter = true});
+  Executor executor(
+      model, {.numerics = Numerics::kExact},
+      {.max_tokens = 400, .max_batch_tokens = 128, .max_drafts = 7, .drafter = DrafterKind::kMtp});
   const SeqId seq = executor.cache().open();
   const Work work{seq, text};
   executor.run({&work, 1});
@@ -212,7 +214,7 @@ TEST_P(Block, AChainIsWhatSinglePassesGive) {
     first.add(params, 10);
     own.add(params, 10 + static_cast<uint64_t>(pass));
     const Executor::DraftRow row{seq, ids[60], pass + 1};
-    const std::vector<int32_t> chain = executor.draft({&row, 1}, first.rows())[0];
+    const std::vector<int32_t> chain = executor.draft({&row, 1}, first.rows())[0].ids;
     const ConstTensorView logits = executor.draft_logits();
     EXPECT_EQ(oracle::row(logits, 0), made.logits) << "pass " << pass;
     guesses.push_back(executor.runner().sample(logits, own.rows())[0].id);
