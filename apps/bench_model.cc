@@ -64,6 +64,7 @@ CacheLimits largest_limits(const std::vector<CacheLimits>& caches) {
     most.max_logits_rows = std::max(most.max_logits_rows, limits.logits_rows());
     most.max_drafts = std::max(most.max_drafts, limits.max_drafts);
     if (limits.drafter != DrafterKind::kNone) most.drafter = limits.drafter;
+    most.draft_head = most.draft_head || limits.draft_head;
   }
   return most;
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "apps/bench_model.h"
+#include "apps/speculate_options.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/engine/speculation.h"
@@ -45,6 +46,7 @@ void add_round_options(CLI::App& command, RoundOptions& options) {
                   "--draft-tokens: where drafts come from; those of lookup cost nothing")
       ->check(CLI::IsMember({"lookup", "mtp", "dspark"}))
       ->option_text("lookup|mtp|dspark (lookup)");
+  add_draft_head_option(command, options.draft_head);
 }
 
 double RoundKind::expected_tokens() const {
@@ -53,7 +55,7 @@ double RoundKind::expected_tokens() const {
   return sum;
 }
 
-std::vector<RoundKind> round_kinds(const RoundOptions& options) {
+std::vector<RoundKind> round_kinds(const RoundOptions& options, bool on_gpu) {
   if (options.draft_tokens.empty()) {
     if (!options.accept.empty() || options.source != "lookup")
       fail(ErrorCode::kBadInput, "--accept and --speculate require --draft-tokens");
@@ -71,7 +73,10 @@ std::vector<RoundKind> round_kinds(const RoundOptions& options) {
       fail(ErrorCode::kBadInput,
            "--draft-tokens {}: add --accept, the chances that drafts hold, such as 0.8,0.6",
            options.draft_tokens);
-    kind = {.drafts = drafts, .chances = parse_chances(options.accept), .drafter = drafter};
+    kind = {.drafts = drafts,
+            .chances = parse_chances(options.accept),
+            .drafter = drafter,
+            .draft_head = copies_head(options.draft_head, drafter, on_gpu)};
     kind.chances.resize(static_cast<size_t>(drafts), kind.chances.back());
   }
   return kinds;

@@ -142,7 +142,8 @@ CacheLimits limits_of(const DecodeOptions& options, const RoundKind& kind, int64
           .max_batch_tokens = std::max<int64_t>(batch * tokens, 64),
           .max_logits_rows = kind.drafts > 0 ? batch * tokens : 0,
           .max_drafts = kind.drafts,
-          .drafter = kind.drafter};
+          .drafter = kind.drafter,
+          .draft_head = kind.draft_head};
 }
 CacheLimits limits_of(const PrefillOptions& options, int64_t tokens) {
   return {.max_tokens = tokens,
@@ -192,6 +193,7 @@ Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind&
   Json row = {{"batch", batch},
               {"context", context},
               {"draft_tokens", kind.drafts},
+              {"draft_head", kind.draft_head ? "k4" : "same"},
               {"drafts_from", kind.drafter == DrafterKind::kNone ? "lookup" : name(kind.drafter)},
               {"accept", kind.chances},
               {"ms_per_round", 1e3 * time},
@@ -379,7 +381,7 @@ void check_drafts(const Model& model, const std::vector<RoundKind>& kinds) {
 }
 
 void bench_decode(DecodeOptions options) {
-  const std::vector<RoundKind> kinds = round_kinds(options.rounds);
+  const std::vector<RoundKind> kinds = round_kinds(options.rounds, !is_cpu(options.device));
   for (const RoundKind& kind : kinds)
     if (kind.drafter != DrafterKind::kNone) options.drafter = kind.drafter;
   const std::vector<int64_t> batches = parse_numbers("--batch", options.batch, kMaxSequences),

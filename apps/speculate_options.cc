@@ -51,6 +51,7 @@ void add_speculate_options(CLI::App& command, SpeculateOptions& options) {
   command.add_option("--draft-tokens", options.draft_tokens, "tokens guessed at a time, 1 to 7")
       ->check(CLI::IsMember({"auto", "1", "2", "3", "4", "5", "6", "7"}))
       ->option_text("auto|1..7 (auto)");
+  add_draft_head_option(command, options.draft_head);
 }
 
 Model load_with_drafter(const SpeculateOptions& options, const std::string& folder,
@@ -67,9 +68,27 @@ Model load_with_drafter(const SpeculateOptions& options, const std::string& fold
   return Model::of_ranks(spec, world);
 }
 
-void apply_speculation(const SpeculateOptions& options, const Model& model, EngineOptions& engine) {
+void apply_speculation(const SpeculateOptions& options, const Model& model,
+                       const std::string& device, EngineOptions& engine) {
   engine.speculate = options.source == "off" ? Speculate::kOff : speculate_with_drafter(model);
   engine.draft_tokens = draft_tokens(options);
+  engine.draft_head =
+      copies_head(options.draft_head, drafter_kind(engine.speculate), !is_cpu(device));
+}
+
+void add_draft_head_option(CLI::App& command, std::string& choice) {
+  command
+      .add_option(
+          "--draft-head", choice,
+          "what the model's drafter reads for its guesses: the head as it is stored (same), "
+          "or a copy in 4 bits (k4); auto: k4 for mtp on a GPU")
+      ->check(CLI::IsMember({"auto", "same", "k4"}))
+      ->option_text("auto|same|k4 (auto)");
+}
+
+bool copies_head(const std::string& choice, DrafterKind drafter, bool on_gpu) {
+  if (drafter == DrafterKind::kNone || choice == "same") return false;
+  return choice == "k4" || (drafter == DrafterKind::kMtp && on_gpu);
 }
 
 std::string speculation_text(const SpeculationStats& stats) {

@@ -34,6 +34,7 @@ struct CacheLimits {
   int checkpoints = 0;           // of prefixes that later sequences continue (prefix_cache.h)
   // Its blocks have rows too (model/mtp.h, model/dspark.h).
   DrafterKind drafter = DrafterKind::kNone;
+  bool draft_head = false;  // guesses read a copy of the head (draft_head.h)
 
   int64_t logits_rows() const { return max_logits_rows > 0 ? max_logits_rows : max_sequences; }
 };

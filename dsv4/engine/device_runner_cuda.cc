@@ -225,6 +225,7 @@ std::function<void()> DeviceRunner::passes_of(const DraftChain& chain, int64_t r
   for (size_t pass = 0; pass < chain.guesses(); ++pass) {
     steps.push_back(make_draft_step(context_, model_.config(), model_.cache_groups()[kWindowGroup],
                                     chain.passes[pass], extents, step_lists(lists), scratch_));
+    steps.back().draft_head = chain.buffers->head();
     if (pass > 0) steps.back().ids = sampler_.drafts(pass - 1, rows);
   }
   return [this, &chain, rows, steps = std::move(steps)]() mutable {
@@ -241,6 +242,7 @@ std::function<void()> DeviceRunner::block_of(const DraftChain& chain, int64_t ro
   Step step = make_block_step(context_, model_.config(), model_.cache_groups()[kWindowGroup],
                               chain.passes[0], block_extents(model_.config(), rows, guesses),
                               step_lists(list_scratch_.taken().data), scratch_);
+  step.draft_head = chain.buffers->head();
   return [this, &chain, rows, guesses, step]() mutable {
     model_.draft_block(step, chain.caches, chain.block_rows(rows));
     for (size_t guess = 0; guess < chain.guesses(); ++guess) {

@@ -1,8 +1,9 @@
-// Temporary memory of a drafter beside the steps' scratch, for all sequences at once.
+// Memory of a drafter beside the steps' scratch, for all sequences at once.
 
 #pragma once
 
 #include "dsv4/engine/cache_plan.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/model/batch.h"
 #include "dsv4/tensor/buffer.h"
 
@@ -10,10 +11,9 @@ namespace dsv4 {
 
 class DraftBuffers {
  public:
-  DraftBuffers(const ModelConfig& config, Numerics numerics, const CacheLimits& limits,
-               Memory& memory);
+  DraftBuffers(const Model& model, Numerics numerics, const CacheLimits& limits, Memory& memory);
   // What they take.
-  static int64_t bytes(const ModelConfig& config, Numerics numerics, const CacheLimits& limits);
+  static int64_t bytes(const Model& model, Numerics numerics, const CacheLimits& limits);
 
   // MTP: X of the tokens of the latest step [>= T + runs, m, D], and of the guesses of a pass
   // [max_sequences, m, D], by turns.
@@ -23,9 +23,12 @@ class DraftBuffers {
   TensorView logits() const { return logits_; }
   // DSpark's
   BlockGuesses block() const { return {hidden_, logits_, before_}; }
+  // Step::draft_head
+  const WeightView* head() const { return head_.view().empty() ? nullptr : &head_.view(); }
 
  private:
   Buffer streams_, chain_[2], logits_, hidden_, before_;
+  DraftHead head_;
 };
 
 // Rows of logits of the guesses of one round.

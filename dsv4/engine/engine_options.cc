@@ -67,7 +67,8 @@ CacheLimits cache_limits(const EngineOptions& options) {
           .cache_tokens = options.cache_tokens,
           .max_drafts = drafts,
           .checkpoints = options.prefix_checkpoints,
-          .drafter = drafter_kind(options.speculate)};
+          .drafter = drafter_kind(options.speculate),
+          .draft_head = options.draft_head};
 }
 
 Context step_context(const EngineOptions& options) {

@@ -57,8 +57,9 @@ struct EngineOptions {
   // Several tokens of an answer in a step, where they can be guessed (speculation.h).
   Speculate speculate = Speculate::kOff;
   int64_t draft_tokens = 0;  // of each round, 1 to kMaxDrafts; 0: as many as pay
-  std::shared_ptr<Drafter>
-      drafter;                 // beside lookup, for tests; null: the model's where it is wanted
+  // Beside lookup, for tests; null: the model's where it is wanted.
+  std::shared_ptr<Drafter> drafter;
+  bool draft_head = false;     // the model's drafter reads a copy of the head (draft_head.h)
   RankOptions ranks;           // of a model that has several
   bool check_numbers = false;  // look at the output of every op (check_numbers.h)
   // Writes down the experts of every token, on the host and without check_numbers; null: not.

@@ -33,7 +33,7 @@ Executor::Executor(const Model& model, const Context& context, const CacheLimits
   logits_ = Buffer(DType::kF32, {limits.logits_rows(), model.config().vocab_size},
                    runner_->logits_memory());
   if (limits.drafter != DrafterKind::kNone)
-    drafting_.emplace(model.config(), context.numerics, limits, runner_->memory());
+    drafting_.emplace(model, context.numerics, limits, runner_->memory());
 }
 
 ForwardBatch Executor::make_batch(std::span<const Work> work) const {

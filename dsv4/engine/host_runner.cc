@@ -58,6 +58,7 @@ void HostRunner::draft_by_passes(const DraftChain& chain, Ids& ids) {
     const Scratch::Scope scope(scratch_);
     Step step = make_draft_step(context_, model_.config(), window, batch,
                                 step_extents({&window, 1}, batch), StepLists(scratch_), scratch_);
+    step.draft_head = chain.buffers->head();
     const int64_t rows = chain.sequences[pass];
     model_.draft(step, chain.caches[0], chain.before(pass), chain.after(pass, rows),
                  chain.logits(pass, rows));
@@ -72,6 +73,7 @@ void HostRunner::draft_by_block(const DraftChain& chain, Drafted& drafted) {
   Step step =
       make_block_step(context_, model_.config(), model_.cache_groups()[kWindowGroup], batch,
                       block_extents(model_.config(), runs, guesses), StepLists(scratch_), scratch_);
+  step.draft_head = chain.buffers->head();
   model_.draft_block(step, chain.caches, chain.block_rows(runs));
   // Every sequence has a row of each guess, those that do not want it the id of padding.
   const Buffer before(DType::kI32, {runs});

@@ -145,13 +145,15 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
   }
   if (limits.drafter != DrafterKind::kNone) {
     const int64_t rows = draft_logits_rows(config, limits);
-    StepScratch draft = dry_run_draft(model, dry.context(), limits.max_sequences,
-                                      rows / limits.max_sequences, cache.drafter_layers());
+    const WeightView head = draft_head_shape(model);
+    StepScratch draft =
+        dry_run_draft(model, dry.context(), limits.max_sequences, rows / limits.max_sequences,
+                      cache.drafter_layers(), limits.draft_head && !head.empty() ? &head : nullptr);
     // A device gets the lists of all passes at once.
     if (!host && limits.drafter == DrafterKind::kMtp)
       draft.lists *= std::max<int64_t>(1, limits.max_drafts);
     count(draft);
-    plan.drafter = DraftBuffers::bytes(config, context.numerics, limits);
+    plan.drafter = DraftBuffers::bytes(model, context.numerics, limits);
   }
   if (!host) plan.step = plan.lists + plan.activations;
   sample_nothing(dry.context(), limits.logits_rows(), config.vocab_size);

@@ -65,7 +65,8 @@ StepScratch dry_run(const Model& model, const Context& given, const StepExtents&
 }
 
 StepScratch dry_run_draft(const Model& model, const Context& given, int64_t sequences,
-                          int64_t guesses, std::span<const LayerCache> caches) {
+                          int64_t guesses, std::span<const LayerCache> caches,
+                          const WeightView* head) {
   Scratch lists = Scratch::counting(), scratch = Scratch::counting();
   Context context = given;
   context.workspace = &scratch;
@@ -78,12 +79,14 @@ StepScratch dry_run_draft(const Model& model, const Context& given, int64_t sequ
   if (model.weights().drafter->kind == DrafterKind::kMtp) {
     const StepExtents extents = decode_step(window, sequences, m.max_positions);
     Step step = make_draft_step(context, m, window[0], {}, extents, StepLists(lists), scratch);
+    step.draft_head = head;
     const TensorView streams = unmapped_streams(step, sequences);
     model.draft(step, caches[0], streams, streams, tensor(DType::kF32, {sequences, m.vocab_size}));
   } else {
     const StepExtents extents = block_extents(m, sequences, guesses);
     const int64_t n = extents.logits_rows;
     Step step = make_block_step(context, m, window[0], {}, extents, StepLists(lists), scratch);
+    step.draft_head = head;
     const BlockGuesses out{.hidden = tensor(step.act, {n, m.hidden_size}),
                            .logits = tensor(DType::kF32, {n, m.vocab_size}),
                            .before = tensor(step.act, {n, m.dspark.markov_rank})};

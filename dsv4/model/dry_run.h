@@ -43,8 +43,9 @@ StepScratch dry_run(const Model& model, const Context& context, const StepExtent
                     std::span<const LayerCache> caches, Communicator* ranks = nullptr);
 // Guesses of the model's drafter for so many sequences that compute nothing either: a pass of MTP,
 // or a block of DSpark, of which `guesses` are wanted.
-// caches: of the drafter
+// caches: of the drafter; head: Step::draft_head
 StepScratch dry_run_draft(const Model& model, const Context& context, int64_t sequences,
-                          int64_t guesses, std::span<const LayerCache> caches);
+                          int64_t guesses, std::span<const LayerCache> caches,
+                          const WeightView* head = nullptr);
 
 }  // namespace dsv4

@@ -100,7 +100,7 @@ void ModelShard::draft_block(Step& step, std::span<const LayerCache> caches,
                        .table = hyper.streams().reshape({step.num_tokens, width}),
                        .out = chosen.reshape({n, 1, width})});
   run_hidden(step, chosen, w.hc_head, out.hidden);
-  run_logits(step, out.hidden, w.norm, draft_head(), out.logits);
+  run_draft_logits(step, out.hidden, out.logits);
 }
 
 void ModelShard::guess_after(Step& step, const ConstTensorView& ids,

@@ -10,7 +10,7 @@
 #include "dsv4/model/mtp.h"
 #include "dsv4/model/ranks.h"
 #include "dsv4/ops/model/embed/embed.h"
-#include "dsv4/ops/parts/linear/linear.h"
+#include "dsv4/ops/parts/linear/projection.h"
 #include "dsv4/ops/parts/mhc/mhc.h"
 #include "dsv4/ops/parts/norm/norm.h"
 
@@ -142,7 +142,7 @@ void ModelShard::run_head(Step& step, const TensorView& streams, const TensorVie
                        .out = chosen.reshape({n, 1, width})});
   const TensorView h = step.activation({n, m.hidden_size});
   run_hidden(step, chosen, weights_.hc_head, h);
-  run_logits(step, h, weights_.norm, weights_.head, logits.slice(0, 0, n));
+  run_logits(step, h, weights_.norm, logits.slice(0, 0, n));
 }
 
 void ModelShard::run_hidden(Step& step, const ConstTensorView& streams, const HyperWeights& hc,
@@ -157,11 +157,26 @@ void ModelShard::run_hidden(Step& step, const ConstTensorView& streams, const Hy
 }
 
 void ModelShard::run_logits(Step& step, const ConstTensorView& hidden, const ConstTensorView& norm,
-                            const WeightView& head, const TensorView& logits) const {
+                            const TensorView& logits) const {
   const TensorView h = step.activation({hidden.dim(0), config().hidden_size});
   rms_norm(step.context, {.x = hidden, .weight = norm, .out = h, .eps = config().norm_eps});
-  if (step.ranks != nullptr) return head_of_ranks(step, head, h, logits);
-  linear(step.context, {.x = h, .weight = head, .out = logits});
+  if (step.ranks != nullptr) return head_of_ranks(step, weights_.head, h, logits);
+  linear(step.context, {.x = h, .weight = weights_.head, .out = logits});
+}
+
+// The kernels that read bit planes do four times the work for up to 8 rows as for up to 2
+// (docs/kernels/gemm_kbit_planes.md), and are then expected to take as long as a bf16 head does.
+void ModelShard::run_draft_logits(Step& step, const ConstTensorView& hidden,
+                                  const TensorView& logits) const {
+  constexpr int64_t kFewRows = 2;
+  const ConstTensorView& norm = weights_.drafter->norm;
+  const bool few = step.context.device == nullptr || hidden.dim(0) <= kFewRows;
+  if (step.draft_head == nullptr || !few) return run_logits(step, hidden, norm, logits);
+  const TensorView h = step.activation({hidden.dim(0), config().hidden_size});
+  const ProjectionScope codes(step.context);
+  Projection(step.context, {.x = hidden, .weight = norm, .out = h, .eps = config().norm_eps},
+             *step.draft_head)
+      .into(*step.draft_head, logits);
 }
 
 const DrafterWeights& ModelShard::drafter(DrafterKind kind) const {

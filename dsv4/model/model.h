@@ -109,9 +109,10 @@ class ModelShard {
   void run_hidden(Step& step, const ConstTensorView& streams, const HyperWeights& hc,
                   const TensorView& hidden) const;
   void run_logits(Step& step, const ConstTensorView& hidden, const ConstTensorView& norm,
-                  const WeightView& head, const TensorView& logits) const;
+                  const TensorView& logits) const;
+  // Logits of guesses, by the step's copy of the head where it is faster.
+  void run_draft_logits(Step& step, const ConstTensorView& hidden, const TensorView& logits) const;
   const DrafterWeights& drafter(DrafterKind kind) const;
-  const WeightView& draft_head() const { return weights_.head; }
 
   std::shared_ptr<Device> device_;  // outlives device_memory_
   Buffer device_memory_;

@@ -95,7 +95,7 @@ void ModelShard::draft(Step& step, const LayerCache& cache, const ConstTensorVie
   hyper.finish();
   const TensorView h = step.activation({t, m.hidden_size});
   run_hidden(step, streams, w.hc_head, h);
-  run_logits(step, h, w.norm, draft_head(), logits);
+  run_draft_logits(step, h, logits);
 }
 
 }  // namespace dsv4

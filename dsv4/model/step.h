@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dsv4/comm/communicator.h"
+#include "dsv4/formats/weight.h"
 #include "dsv4/model/batch.h"
 #include "dsv4/model/schedule.h"
 #include "dsv4/model/step_lists.h"
@@ -96,6 +97,8 @@ struct Step {
   std::vector<EntryLists> groups;           // [cache group]
   DrafterKind enters = DrafterKind::kNone;  // whose rows of the tokens are entered
   DrafterLists drafter;                     // empty where the step has no use for them
+  // A copy of the head for guesses, of fewer bits; null: there is none.
+  const WeightView* draft_head = nullptr;
   // How a rank of several exchanges values with the others (ranks.h). Null: it is alone.
   Communicator* ranks = nullptr;
   RankLists own;       // with ranks

@@ -9,6 +9,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/speculation.h"
 #include "dsv4/model/schedule.h"
 #include "dsv4/model/weight_table.h"
@@ -73,7 +74,8 @@ Context context_of(const Machine& machine, Numerics numerics) {
 Balance balance(const MemoryPlan& plan, const Machine& machine, int64_t context,
                 int64_t sequences) {
   const PlanRequest& request = plan.request;
-  const CacheLimits limits = limits_of(plan.config, request, context, sequences);
+  CacheLimits limits = limits_of(plan.config, request, context, sequences);
+  limits.draft_head = !machine.host && plan.draft_head_bytes > 0;
   const int64_t work = plan_workspace(*plan.shapes, context_of(machine, request.numerics), limits,
                                       machine.host ? request.threads : 0)
                            .total();
@@ -257,6 +259,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
       .kv_rate = kv_rate(config, request.numerics),
       .sequence = sequence_bytes(config, request.numerics, drafter),
       .cache_bytes = plan_cache(config, request.numerics, limits).plan.bytes(),
+      .draft_head_bytes = drafter == DrafterKind::kMtp ? DraftHead::bytes(*shapes) : 0,
       .workspace = plan_workspace(*shapes, {.numerics = request.numerics}, limits, request.threads),
       .checkpoint_bytes = checkpoint_bytes(config, request.numerics, drafter)};
 }

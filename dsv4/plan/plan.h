@@ -52,6 +52,8 @@ struct MemoryPlan {
   KvRate kv_rate;
   SequenceBytes sequence;
   int64_t cache_bytes = 0;  // what the engine allocates for the request
+  // The copy of the head that guesses of MTP read on a GPU, a part of its workspace; 0: none.
+  int64_t draft_head_bytes = 0;
   Workspace workspace;
   int64_t checkpoint_bytes = 0;
 };

@@ -57,7 +57,9 @@ TEST_F(CliPlan, OptionsReachThePlan) {
   EXPECT_EQ(mtp.at("tensors"), 69187);
   expect_error("plan --synthetic flash --dspark --gpus 2xh200", "--dspark: a drafter runs on one");
   expect_error("plan --synthetic flash --dspark --mtp", "a model has one drafter");
+  EXPECT_EQ(mtp.at("draft_head_bytes"), 129280 * 4096 / 32 * 17 + 64);
   const Json dspark = json_of("plan --synthetic flash --dspark");
+  EXPECT_EQ(dspark.at("draft_head_bytes"), 0) << "it guesses for more rows than the copy is for";
   EXPECT_GT(dspark.at("tensors"), mtp.at("tensors"));
   EXPECT_GT(dspark.at("bytes_per_sequence"), mtp.at("bytes_per_sequence"));
   write("recipe.txt", "experts k2\nexperts.down k3\nshared_experts k4\n");

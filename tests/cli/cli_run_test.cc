@@ -289,7 +289,7 @@ TEST_F(CliRun, SpeculationIsRefusedWithoutABlock) {
 TEST_F(CliRun, SpeculationChangesNothing) {
   const std::string run = "run demo -p 'Long ago,' -n 60 --seed 3 --deterministic --stats json";
   const std::string want = dsv4(run).out;
-  for (const char* source : {"mtp", "auto", "mtp --draft-tokens 3"}) {
+  for (const char* source : {"mtp", "auto", "mtp --draft-tokens 3", "mtp --draft-head k4"}) {
     const Result result = dsv4(run + " --speculate " + source);
     EXPECT_EQ(result.out, want) << source;
     EXPECT_EQ(result.err.find("lookup alone"), std::string::npos) << result.err;

@@ -323,6 +323,7 @@ TEST_P(SpeculationTest, AnswersAreThoseWithout) {
       const test::TempFolder folder;
       EngineOptions wild = random_options(rng, folder);
       wild.speculate = random_source(rng);
+      wild.draft_head = rng.below(2) == 0;
       wild.draft_tokens = rng.below(1 + most_drafts(wild.speculate));
       const double damage = kDamages[rng.below(4)];
       const bool scripted = wild.speculate == Speculate::kLookup && rng.below(4) > 0;
@@ -457,7 +458,7 @@ TEST_P(SpeculationTest, APredictionSparesSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Models, SpeculationTest,
                          testing::Values(Case{"random", Numerics::kOfficial, 8000},
-                                         Case{"dspark", Numerics::kOfficial, 8000},
+                                         Case{"dspark", Numerics::kOfficial, 4000},
                                          Case{"mixed", Numerics::kExact, 40000},
                                          Case{"demo", Numerics::kOfficial, 4000}),
                          [](const auto& one) { return std::string(one.param.model); });
