@@ -6,6 +6,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/model/dry_run.h"
 #include "dsv4/plan/synthetic.h"
@@ -94,6 +95,7 @@ std::vector<StepTable> step_tables(const StepTableRequest& request) {
   const ModelCache cache(model.config(), request.numerics,
                          {.max_tokens = 1, .max_batch_tokens = 1, .drafter = request.drafter},
                          unmapped_memory());
+  const WeightView head = draft_head_shape(model);
   std::vector<StepTable> tables;
   for (const int64_t tokens : request.tokens) {
     CallList list;
@@ -102,8 +104,9 @@ std::vector<StepTable> step_tables(const StepTableRequest& request) {
     tables.push_back(
         {.tokens = tokens, .decode = tokens <= kMostDecodeTokens, .calls = list.take()});
     if (request.drafter == DrafterKind::kNone || !tables.back().decode) continue;
+    const bool copied = context.device != nullptr && request.drafter == DrafterKind::kMtp;
     dry_run_draft(model, context, tokens, std::max<int64_t>(1, model.config().dspark.block_size),
-                  cache.drafter_layers());
+                  cache.drafter_layers(), copied ? &head : nullptr);
     tables.push_back({.tokens = tokens, .decode = true, .draft = true, .calls = list.take()});
   }
   return tables;

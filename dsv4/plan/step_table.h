@@ -44,7 +44,8 @@ struct StepTableRequest {
 };
 
 // One table for each number of tokens; with a drafter, a second one of its guesses for each number
-// of tokens of a decode step. Throws kUnsupported for a GPU in a build without CUDA.
+// of tokens of a decode step, on a GPU with the head that --draft-head auto takes. Throws
+// kUnsupported for a GPU in a build without CUDA.
 std::vector<StepTable> step_tables(const StepTableRequest& request);
 
 }  // namespace dsv4

@@ -161,8 +161,39 @@ TEST(StepTable, DryRunOfTheMtpBlock) {
         EXPECT_EQ(of_layer, 1) << op;
         EXPECT_EQ(known, 1) << op << ": a kernel that no layer of the model has";
       }
+      // The copy of the head is read for one row and for two.
+      EXPECT_EQ(draft["linear/sm90_few_kbit"], plain[i].tokens <= 2 ? 1 : 0);
     }
   }
+}
+
+// A block of one sequence runs on the kernels of a step of five tokens, and entering tokens for it
+// takes none of the kernels of the model away.
+TEST(StepTable, DryRunOfDspark) {
+  StepTableRequest request{.release = "flash",
+                           .formats = recipe_of_flags("k3-e4m3", ""),
+                           .gpu = "h200",
+                           .tokens = {1, 8}};
+  const std::vector<StepTable> plain = step_tables(request);
+  request.drafter = DrafterKind::kDspark;
+  const std::vector<StepTable> tables = step_tables(request);
+  ASSERT_EQ(tables.size(), 2 * plain.size());
+  for (size_t i = 0; i < plain.size(); ++i) {
+    auto step = counts_of(tables[2 * i]), draft = counts_of(tables[2 * i + 1]);
+    for (const auto& [name, calls] : counts_of(plain[i])) {
+      if (!name.starts_with("linear/")) {
+        EXPECT_GE(step[name], calls) << name;
+      }
+    }
+    EXPECT_EQ(step["hc_mean/cuda"], 3);
+    EXPECT_EQ(draft["sparse_mla/sm90_fp8"], 3);
+    EXPECT_EQ(draft["moe/sm90_few"], 3);
+    for (const auto& [name, calls] : draft) EXPECT_FALSE(name.ends_with("/cpu")) << name;
+  }
+  auto one = counts_of(tables[1]);
+  EXPECT_EQ(one["attention_in/sm90_few"], 3);
+  EXPECT_EQ(one["attention_out/sm90_few"], 3);
+  EXPECT_EQ(one["linear/sm90_few"], 1 + 5 + 2) << "head, markov_w2, confidences";
 }
 
 // The quantizer's command in README.md gives weights that the kernels of its table of speeds take.
