@@ -41,6 +41,19 @@ int64_t largest_cache(const Model& model, Numerics numerics,
   return bytes;
 }
 
+// "0/2": rank 0 of 2
+ShardId parse_shard(const std::string& text) {
+  ShardId id;
+  const char* const end = text.data() + text.size();
+  const auto [slash, first] = std::from_chars(text.data(), end, id.rank);
+  if (first == std::errc() && slash != end && *slash == '/') {
+    const auto [stop, error] = std::from_chars(slash + 1, end, id.world);
+    if (error == std::errc() && stop == end && 0 <= id.rank && id.rank < id.world && id.world <= 8)
+      return id;
+  }
+  fail(ErrorCode::kBadInput, "--shard {}: want R/N, rank R of N ranks, N up to 8", text);
+}
+
 // The exponent of "zipf:S"; 0 for "uniform" and "".
 double parse_routing(const std::string& text) {
   if (text.empty() || text == "uniform") return 0;
@@ -97,9 +110,21 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--seed", options.seed, "seed of random weights and prompts")
       ->check(seed_number())
       ->capture_default_str();
+  command
+      .add_option_function<std::string>(
+          "--shard", [&options](const std::string& text) { options.shard = parse_shard(text); },
+          "synthetic: the step of rank R of N alone, on one GPU; copies of its own values stand "
+          "for "
+          "exchanges")
+      ->option_text("R/N");
   add_deterministic(command, options.deterministic);
   add_choices(command, options.choices);
   add_expert_options(command, options.outside);
+  command
+      .add_flag("--share-copies", options.share_copies,
+                "synthetic, with --experts-memory: experts for which host memory has no room share "
+                "the bytes of others; times are those of a machine with more memory")
+      ->needs(command.get_option("--experts-memory"), command.get_option("--synthetic"));
   command.add_flag("--ops", options.ops, "also time every op, and on a device every kernel");
   command.add_flag("--json", options.json, "print one JSON object");
   add_numerics(command, options.numerics);
@@ -111,6 +136,8 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     : options_(options) {
   if (options.model.empty() == options.synthetic.empty())
     fail(ErrorCode::kBadInput, "bench needs either a model or --synthetic flash|pro");
+  if (options.shard && (options.synthetic.empty() || num_ranks(options.device) > 1))
+    fail(ErrorCode::kBadInput, "--shard is a rank of a --synthetic model on one GPU");
   if (options.synthetic.empty() && has_recipe(options))
     fail(ErrorCode::kBadInput,
          "--experts, --dense, --recipe, --layers and --routing require --synthetic: {} has fixed "
@@ -132,7 +159,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   roofs_ = probe_->measure_roofs();
   phase("measure_roofs");
   const int world = num_ranks(options.device);
-  if (options.drafter != DrafterKind::kNone && world > 1)
+  if (options.drafter != DrafterKind::kNone && (world > 1 || options.shard))
     fail(ErrorCode::kUnsupported, "a drafter runs on a whole model only: give one device");
   if (options.synthetic.empty()) {
     const std::string folder = find_model(options.model);
@@ -144,13 +171,15 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     return;
   }
   const SyntheticFormats formats = read_formats(options.experts, options.dense, options.recipe);
-  model_.emplace(synthetic_model(options.synthetic, formats, options.layers, options.seed,
-                                 parse_routing(options.routing), options.drafter, world));
+  model_.emplace(synthetic_model(
+      options.synthetic, formats, options.layers, options.seed, parse_routing(options.routing),
+      options.drafter, options.shard.value_or(ShardId{0, world}), options.shard.has_value()));
   codebooks_ = codebooks_of(*model_);
   phase("list_tensors");
 #if DSV4_CUDA
-  const std::optional<ExpertMemory> outside =
+  std::optional<ExpertMemory> outside =
       expert_memory(options.outside, model_->config(), largest_limits(caches));
+  if (outside) outside->share_copies = options.share_copies;
   make_on_devices(*model_, devices, options.seed, largest_cache(*model_, options.numerics, caches),
                   context(), outside ? &*outside : nullptr);
 #endif
@@ -168,6 +197,10 @@ Json BenchModel::header() const {
   return {{"model", options_.model.empty() ? model_->checkpoint().folder() : options_.model},
           {"experts", options_.experts},
           {"dense", options_.dense},
+          {"ranks", model_->id().world},
+          {"shard", options_.shard
+                        ? Json(fmt::format("{}/{}", options_.shard->rank, options_.shard->world))
+                        : Json()},
           {"codebooks", codebooks_},
           {"layers", config.num_layers},
           {"numerics", name(options_.numerics)},

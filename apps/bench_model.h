@@ -28,9 +28,11 @@ struct BenchOptions {
   uint64_t seed = 1;
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, ops = false, json = false;
+  std::optional<ShardId> shard;              // of this rank alone
   DrafterKind drafter = DrafterKind::kNone;  // that the model is made with
   std::vector<ImplChoice> choices;
   ExpertOptions outside;  // experts that stay in host memory
+  bool share_copies = false;
 };
 
 void add_bench_options(CLI::App& command, BenchOptions& options);

@@ -31,14 +31,17 @@ UnitStoreOptions tiers_of(const ChatModelOptions& options) {
           .on_disk_state = options.on_disk_state};
 }
 
+// Tokens of a step. One that brings experts over the link takes the same time for any number.
+int64_t step_tokens(const Devices& devices, const ExpertOptions& experts) {
+  if (devices.front() == nullptr) return 512;
+  return experts.wanted() ? 8192 : 2048;
+}
+
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,
                                         const ServedModel& text,
                                         std::function<void()>& finish_record) {
   check_expert_options(options.experts, options.device);
   const Devices devices = open_devices(options.device);
-  if (devices.size() > 1 && devices.front() != nullptr)
-    fail(ErrorCode::kUnsupported,
-         "chat and serve do not run over several GPUs yet: give one GPU, or use run");
   auto model =
       std::make_shared<Model>(load_with_drafter(options.speculate, folder, options.device));
   check_vocabulary(*text.tokenizer, *model);
@@ -59,9 +62,8 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
   if (!engine.tiers.folder.empty()) engine.model_identity = model_identity(folder);
   engine.cache_tokens =
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
-  engine.max_batch_tokens =
-      std::max<int64_t>(options.max_batch_tokens.value_or(devices.front() == nullptr ? 512 : 2048),
-                        options.max_batch);
+  engine.max_batch_tokens = std::max<int64_t>(
+      options.max_batch_tokens.value_or(step_tokens(devices, options.experts)), options.max_batch);
   const auto record = std::make_shared<const ExpertRecord>(
       options.record, options.device, options.experts.wanted(), model->config());
   engine.expert_trace = record->trace();

@@ -467,6 +467,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_serve(*command, action);
   add_bench_cache(*command, action);
   add_bench_link(*command, action);
+  add_bench_exchange(*command, action);
 }
 
 }  // namespace dsv4::apps

@@ -21,9 +21,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Several GPUs are planned for, but not built.
-bool runs_here(const Machine& machine) {
-  return machine.devices == 1;
+// More than two GPUs have not been tried.
+bool was_tried(const Machine& machine) {
+  return machine.devices <= 2;
 }
 
 struct MachineFit {
@@ -54,7 +54,7 @@ Json fit_json(const MachineFit& item) {
           {"room_bytes", fit.room_bytes},
           {"need_bytes", fit.need_bytes},
           {"fits", fit.fits},
-          {"runs", runs_here(machine)},
+          {"tried", was_tried(machine)},
           {"max_context_tokens", fit.max_context},
           {"max_sequences", fit.max_sequences}};
 }
@@ -192,22 +192,21 @@ std::string reserves_text(const std::vector<MachineFit>& fits) {
 void print_machines(const std::vector<MachineFit>& fits) {
   fmt::print("\n{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", "machine", "room", "need",
              "left", "fits", "longest context", "max batch");
-  bool planned = false;
+  bool untried = false;
   for (const auto& [machine, fit] : fits) {
     const int64_t left = fit.room_bytes - fit.need_bytes;
-    planned |= !runs_here(machine);
+    untried |= !was_tried(machine);
     fmt::print("{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}{}\n", machine.name,
                size_text(fit.room_bytes), size_text(fit.need_bytes), size_text(left),
                fit.fits ? "yes" : "no",
                fmt::format("{}{}", fit.max_context, fit.all_positions ? " (all)" : ""),
-               fit.max_sequences, runs_here(machine) ? "" : "  not yet");
+               fit.max_sequences, was_tried(machine) ? "" : "  untried");
   }
   fmt::print("room and need are those of one device; reserved: {}\n", reserves_text(fits));
-  if (planned)
+  if (untried)
     fmt::print(
-        "not yet: this version runs on one GPU or on the CPU. Several GPUs share the large "
-        "weights, "
-        "and each has the rest and the whole cache\n");
+        "several GPUs share the large weights, and each has the rest and the whole cache; "
+        "untried: a step over more than two GPUs has not run yet\n");
 }
 
 void show_plan(const PlanOptions& options) {

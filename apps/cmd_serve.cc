@@ -253,7 +253,8 @@ void add_request_options(CLI::App& command, ServeOptions& options) {
       ->capture_default_str();
   command
       .add_option("--max-batch-tokens", options.model.max_batch_tokens,
-                  "tokens of one step; default: 512 on the CPU, 2048 on a GPU")
+                  "tokens of one step; default: 512 on the CPU, 2048 on a GPU, 8192 with "
+                  "--experts-memory")
       ->check(integer_in(1, 1 << 20));
 }
 

@@ -35,6 +35,7 @@ void add_chat(CLI::App& app, Action& action);
 void add_bench_serve(CLI::App& bench, Action& action);
 void add_bench_cache(CLI::App& bench, Action& action);
 void add_bench_link(CLI::App& bench, Action& action);
+void add_bench_exchange(CLI::App& bench, Action& action);
 
 // Subcommands of `dsv4 eval`.
 void add_eval_perplexity(CLI::App& eval, Action& action);

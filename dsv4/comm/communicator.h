@@ -8,6 +8,7 @@
 //   single    one rank whose peers are not there: nothing moves
 //   threads   a thread per rank, host memory
 //   device    GPUs of this process, or ranks that share one; a kernel per exchange
+//   local     one rank on a GPU in a benchmark: copies of its own values (local_copies.h)
 //
 // The tensors are those of the calling rank, in the memory in which its ops compute.
 

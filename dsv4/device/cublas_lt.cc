@@ -179,6 +179,34 @@ const char* lt_reject(Device& device, const LtShape& shape) {
                                                           : "cuBLASLt has no algorithm for it";
 }
 
+void lt_prepare(Device& device) {
+  if (device.is_dry_run() || !library().complete) return;
+  constexpr int64_t kSide = 512;
+  Scratch& scratch = device.workspace();
+  for (const DType operands : {DType::kBF16, DType::kE4M3}) {
+    const LtShape shape{.t = kSide,
+                        .n = kSide,
+                        .k = kSide,
+                        .x_stride = kSide,
+                        .weight_stride = kSide,
+                        .out_stride = kSide,
+                        .operands = operands,
+                        .out = DType::kBF16};
+    if (lt_reject(device, shape) != nullptr) continue;
+    const Scratch::Scope scope(scratch);
+    const TensorView matrix = scratch.take(operands, {kSide, kSide}),
+                     out = scratch.take(DType::kBF16, {kSide, kSide}),
+                     scales = scratch.take(DType::kF32, {kSide, kSide});
+    lt_matmul(device, shape,
+              {.x = matrix.data,
+               .weight = matrix.data,
+               .out = out.data,
+               .x_scale = scales.as<float>(),
+               .weight_scale = scales.as<float>()});
+  }
+  device.wait();
+}
+
 void lt_matmul(Device& device, const LtShape& shape, const LtPointers& pointers) {
   const Scratch::Scope scope(device.workspace());
   const TensorView workspace = device.workspace().take(DType::kU8, {kWorkspaceBytes});

@@ -9,6 +9,7 @@
 #include "dsv4/model/weight_table.h"
 #include "dsv4/ops/model/embed/embed.h"
 #include "dsv4/ops/model/moe/moe.h"
+#include "dsv4/ops/model/moe/moe_hidden.h"
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 #include "dsv4/ops/parts/compressor/compressor.h"
 #include "dsv4/ops/parts/experts/experts.h"
@@ -102,6 +103,9 @@ Traced trace(const ExpertsOutputArgs& a) {
 Traced trace(const MoeArgs& a) {
   return {{a.acc}, a.gate.data.data};
 }
+Traced trace(const MoeHiddenArgs& a) {
+  return {{a.hidden, a.shared_hidden}, a.gate.data.data};
+}
 
 template <class Args>
 bool trace_as(const OpCall& call, const Op<Args>& op, Traced& traced) {
@@ -161,7 +165,7 @@ void CheckNumbers::observe(const OpCall& call) {
   const Traced traced =
       trace_one_of(call, embed, rms_norm, head_norm, rope, quantize_q8, fake_quant, hadamard,
                    linear, hc_pre, hc_post, hc_head, hc_mean, compressor, index_scores, sparse_mla,
-                   router, experts, experts_hidden, experts_output, moe);
+                   router, experts, experts_hidden, experts_output, moe_hidden, moe);
   const auto named = names_.find(traced.weight);
   const bool own = traced.weight != nullptr && named != names_.end();
   if (own) latest_ = named->second;

@@ -9,7 +9,8 @@
 //   experts   where some are in host memory: steps of prompts stream whole layers
 //             (expert_waves.h), all others fetch what they chose, in kernels of the step
 //   sample    on the device; the only wait of a step is for the sampled ids
-//   ranks     a rank of several: exchanges are kernels of the step (comm/device_ranks.h)
+//   ranks     a rank of several: exchanges are kernels of the step (comm/device_ranks.h), or in a
+//             benchmark of one rank alone copies (comm/local_copies.h)
 //   drafts    passes of the drafter, or what follows from its block, each of which takes the ids
 //             that the one before has drawn: one graph and one wait for all drafts of a round
 
@@ -21,7 +22,9 @@
 #include <utility>
 
 #include "dsv4/comm/device_ranks.h"
+#include "dsv4/comm/local_copies.h"
 #include "dsv4/device/copy_pieces.h"
+#include "dsv4/device/cublas_lt.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"
 #include "dsv4/device/event.h"
@@ -125,7 +128,8 @@ class DeviceRunner : public Runner {
 
   Device& device_;
   const Model& model_;
-  DeviceRanks* const ranks_;  // null: the rank is alone
+  DeviceRanks* const ranks_;          // null: the rank is alone
+  std::optional<LocalCopies> alone_;  // of a part of a model
   Context context_;
   const CapturedSteps captured_steps_;
   Scratch scratch_;
@@ -155,11 +159,15 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       list_mirror_(DType::kU8, {workspace_.lists}, device_.memory()),
       sampler_(device_, sample_layout(model.config(), limits)),
       copy_stream_(device_) {
+  if (ranks_ == nullptr && !model.id().whole()) alone_.emplace(device_, model.id());
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);
-  // A step of several ranks allocates nothing: what waits for a GPU would wait for all of them.
-  if (ranks_ != nullptr && device_.workspace().reserved_bytes() == 0)
-    device_.workspace().reserve(workspace_.kernels);
+  // A step of several ranks allocates and loads nothing: what waits for a GPU would wait for all of
+  // them.
+  if (ranks_ != nullptr) {
+    if (device_.workspace().reserved_bytes() == 0) device_.workspace().reserve(workspace_.kernels);
+    lt_prepare(device_);
+  }
   if (model.expert_store() != nullptr) waves_ = make_store_waves(device_, *model.expert_store());
 }
 
@@ -204,6 +212,7 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
   const auto run = [&] {
     captured ? run_captured(captured_[*captured], logits, enqueue) : enqueue();
   };
+  if (alone_) step.ranks = &*alone_;
   if (ranks_ == nullptr) return run();
   step.ranks = &ranks_->rank(model_.id().rank);
   ranks_->step(model_.id().rank, run);

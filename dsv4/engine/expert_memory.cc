@@ -1,6 +1,7 @@
 #include "dsv4/engine/expert_memory.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/size_text.h"
@@ -41,8 +42,13 @@ int64_t host_bytes(const ExpertMemory& memory, int64_t available_bytes) {
 ExpertPlaces plan_expert_memory(const ExpertMemory& memory, const DenseBytes& dense,
                                 std::vector<int64_t> image_bytes, int64_t num_experts,
                                 int64_t free_bytes, int64_t available_bytes) {
-  return plan_places(std::move(image_bytes), num_experts, gpu_bytes(memory, dense, free_bytes),
-                     host_bytes(memory, available_bytes));
+  const int64_t gpu = gpu_bytes(memory, dense, free_bytes),
+                host = host_bytes(memory, available_bytes);
+  if (!memory.share_copies) return plan_places(std::move(image_bytes), num_experts, gpu, host);
+  ExpertPlaces places =
+      plan_places(std::move(image_bytes), num_experts, gpu, std::numeric_limits<int64_t>::max());
+  places.shared_host_bytes = host;
+  return places;
 }
 
 void refuse_expert_memory(const std::string& why) {

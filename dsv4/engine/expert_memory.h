@@ -29,6 +29,7 @@ struct ExpertMemory {
   std::optional<int64_t> cap_bytes;   // of the GPU, for everything; none: what is free
   std::optional<int64_t> host_bytes;  // for experts; none: what is available
   int64_t other_host_bytes = 0;       // that this program takes later
+  bool share_copies = false;          // ExpertPlaces::shared_host_bytes
   CacheLimits limits;                 // of the engine that will run
   ExpertOrder order;                  // which experts begin in GPU memory
 };

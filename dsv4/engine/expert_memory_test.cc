@@ -55,5 +55,13 @@ TEST(ExpertMemory, HostMemoryIsWhatOthersLeave) {
                          "50.00 GiB of host memory for experts (--host-memory)"));
 }
 
+// For benchmarks: all experts have a copy, in as much memory as there is.
+TEST(ExpertMemory, CopiesMayShareMemory) {
+  const ExpertPlaces places = plan({.host_bytes = 20 * kGib, .share_copies = true}, 26 * kGib);
+  EXPECT_EQ(places.homes(), 4 * 64);
+  EXPECT_EQ(places.host_bytes(), 20 * kGib);
+  EXPECT_EQ(plan({.share_copies = true}).host_bytes(), 64 * kGib);
+}
+
 }  // namespace
 }  // namespace dsv4

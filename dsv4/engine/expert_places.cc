@@ -51,7 +51,7 @@ int64_t ExpertPlaces::gpu_bytes() const {
 int64_t ExpertPlaces::host_bytes() const {
   int64_t sum = 0;
   for (size_t l = 0; l < place_bytes.size(); ++l) sum += (experts - fixed[l]) * place_bytes[l];
-  return sum;
+  return shared_host_bytes > 0 ? std::min(sum, shared_host_bytes) : sum;
 }
 
 ExpertPlaces plan_places(std::vector<int64_t> image_bytes, int64_t num_experts, int64_t gpu_bytes,

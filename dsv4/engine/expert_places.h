@@ -27,6 +27,9 @@ struct ExpertPlaces {
   std::vector<int64_t> place_bytes;   // [layers]: gate_up and down image of one, aligned
   std::vector<int64_t> fixed, slots;  // [layers]
   int64_t half = 0;
+  // Not 0, in a benchmark: copies beyond so many bytes of host memory share those of other experts,
+  // so that steps take their time with the bytes of the wrong ones.
+  int64_t shared_host_bytes = 0;
 
   int64_t layers() const { return static_cast<int64_t>(place_bytes.size()); }
   int64_t transient() const { return 2 * half; }

@@ -88,6 +88,8 @@ void ExpertStore::allocate_homes(Memory& locked, const ExpertOrder& order, int64
   std::vector<int64_t> sizes;
   std::vector<At> at(static_cast<size_t>(places_.all()));
   std::vector<bool> fixed(at.size());
+  std::vector<size_t> own;  // copies with memory of their own
+  int64_t taken = 0;
   for (int64_t l = 0; l < places_.layers(); ++l) {
     const auto layer = static_cast<size_t>(l);
     const auto first = static_cast<size_t>(l * places_.experts);
@@ -96,6 +98,13 @@ void ExpertStore::allocate_homes(Memory& locked, const ExpertOrder& order, int64
     const int64_t bytes = places_.place_bytes[layer];
     for (size_t i = first; i < first + static_cast<size_t>(places_.experts); ++i) {
       if (fixed[i]) continue;
+      if (places_.shared_host_bytes > 0 && taken + bytes > places_.shared_host_bytes) {
+        DSV4_CHECK(!own.empty() && bytes == places_.place_bytes[0], "experts of {} and {} bytes",
+                   bytes, places_.place_bytes[0]);
+        at[i] = at[own[i % own.size()]];
+        continue;
+      }
+      own.push_back(i), taken += bytes;
       if (sizes.empty() || sizes.back() + bytes > piece_bytes) sizes.push_back(0);
       at[i] = {sizes.size() - 1, sizes.back()};
       sizes.back() += bytes;

@@ -156,6 +156,18 @@ TEST(ExpertStore, TakesWhatThePlanSays) {
   EXPECT_EQ(filled.device.bytes(), places.gpu_bytes() + state);
 }
 
+TEST(ExpertStore, SharedCopiesTakeNoMoreThanTheirLimit) {
+  ExpertPlaces places = plan_places({512, 512, 512}, kExperts, 60 * 1024, 1 << 30);
+  places.shared_host_bytes = 5 * 512 + 100;
+  const Filled filled(places, {});
+  EXPECT_EQ(filled.locked.bytes(), 5 * 512);
+  std::set<const std::byte*> homes;
+  for (int64_t l = 0; l < places.layers(); ++l)
+    for (int64_t e = 0; e < kExperts; ++e) homes.insert(filled.store.home(l, e));
+  EXPECT_EQ(homes.size(), 5u);
+  EXPECT_FALSE(homes.contains(nullptr));
+}
+
 TEST(ExpertStore, CountsWhatPromptsStream) {
   Filled filled(some_places(), {});
   ExpertStore& store = filled.store;

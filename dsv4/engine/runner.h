@@ -128,7 +128,8 @@ struct RankOptions {
 std::unique_ptr<Runner> make_runner(const Model& model, const Context& context,
                                     const CacheLimits& limits, const RankOptions& ranks = {});
 // CUDA builds. ranks: of a rank of several, what it exchanges values through; its steps are
-// enqueued in DeviceRanks::step().
+// enqueued in DeviceRanks::step(). Without, a part of a model runs with copies of its own values in
+// the place of exchanges: for benchmarks.
 std::unique_ptr<Runner> make_device_runner(const Model& model, const Context& context,
                                            const CacheLimits& limits, DeviceRanks* ranks = nullptr);
 std::unique_ptr<Runner> make_device_ranks_runner(const Model& model, const Context& context,

@@ -2,9 +2,8 @@
 
 #include "dsv4/model/weight_table.h"
 #include "dsv4/ops/model/embed/embed.h"
-#include "dsv4/ops/parts/experts/halves.h"
+#include "dsv4/ops/model/moe/moe_hidden.h"
 #include "dsv4/ops/parts/linear/projection.h"
-#include "dsv4/ops/parts/router/router.h"
 
 namespace dsv4 {
 namespace {
@@ -21,29 +20,6 @@ ColumnEnds ends_of_blocks(const Step& step, int64_t n) {
 void gather(const Step& step, const TensorView& all, const ColumnEnds& ends, const Place& place) {
   const Gathered one[] = {{all, ends}};
   step.ranks->gather(one, place);
-}
-
-// Routing of one step: the experts of every token and their weights.
-struct Routed {
-  TensorView experts, weights;  // [T, k] I32, f32
-};
-
-Routed route(const Step& step, const MoeWeights& w, const ConstTensorView& x) {
-  const ModelConfig& m = step.config;
-  const int64_t t = step.num_tokens, k = m.experts_per_token;
-  const TensorView logits = step.scratch.take(DType::kF32, {t, m.num_experts});
-  const Routed routed{.experts = step.scratch.take(DType::kI32, {t, k}),
-                      .weights = step.scratch.take(DType::kF32, {t, k})};
-  linear(step.context, {.x = x, .weight = w.gate, .out = logits});
-  router(step.context, {.logits = logits,
-                        .bias = w.bias,
-                        .tid2eid = w.tid2eid,
-                        .ids = step.ids,
-                        .route_scale = m.route_scale,
-                        .normalize = m.normalize_weights,
-                        .experts = routed.experts,
-                        .weights = routed.weights});
-  return routed;
 }
 
 }  // namespace
@@ -89,36 +65,33 @@ void moe_of_ranks(const Step& step, const MoeWeights& weights, const HcBoundaryA
   const ShardId id = step.ranks->id();
   const int64_t t = step.num_tokens, k = m.experts_per_token;
   const int64_t inner = m.expert_dim, shared_inner = m.expert_dim * m.shared_experts;
-  hc_boundary(step.context, boundary);
-  const Routed routed = route(step, weights, boundary.x);
+  const TensorView chosen = step.scratch.take(DType::kI32, {t, k});
   const TensorView h = step.scratch.take(step.act, {t * k, inner});
   const TensorView shared_h = step.scratch.take(step.act, {t, shared_inner});
   const ColumnEnds ends = ends_of_blocks(step, inner);
   const ColumnEnds shared_ends = ends_of_blocks(step, shared_inner);
-  const TensorView own_h = columns_of(h, id, ends),
-                   own_shared = columns_of(shared_h, id, shared_ends);
-  if (own_h.dim(1) > 0)
-    experts_hidden(step.context, {.x = boundary.x,
-                                  .stack = weights.stack(),
-                                  .experts = routed.experts,
-                                  .weights = routed.weights,
-                                  .swiglu_limit = m.swiglu_limit,
-                                  .hidden = own_h});
-  if (own_shared.dim(1) > 0)
-    experts_hidden(step.context, {.x = boundary.x,
-                                  .stack = weights.shared,
-                                  .swiglu_limit = m.swiglu_limit,
-                                  .hidden = own_shared});
+  moe_hidden(step.context, {.x = boundary.x,
+                            .boundary = boundary,
+                            .ids = step.ids,
+                            .gate = weights.gate,
+                            .bias = weights.bias,
+                            .tid2eid = weights.tid2eid,
+                            .routed = weights.stack(),
+                            .shared = weights.shared,
+                            .route_scale = m.route_scale,
+                            .normalize = m.normalize_weights,
+                            .swiglu_limit = m.swiglu_limit,
+                            .chosen = chosen,
+                            .hidden = columns_of(h, id, ends),
+                            .shared_hidden = columns_of(shared_h, id, shared_ends)});
   const Gathered hidden[] = {{h, ends}, {shared_h, shared_ends}};
   step.ranks->gather(hidden, {"gather h", step.layer});
   const ColumnEnds columns = ends_of_blocks(step, m.hidden_size);
   const TensorView own = columns_of(acc, id, columns);
   if (own.dim(1) > 0) {
-    experts_output(step.context, {.hidden = h,
-                                  .stack = weights.stack(),
-                                  .experts = routed.experts,
-                                  .acc = own,
-                                  .add = false});
+    experts_output(
+        step.context,
+        {.hidden = h, .stack = weights.stack(), .experts = chosen, .acc = own, .add = false});
     // The shared expert processes every token with weight 1.
     experts_output(step.context, {.hidden = shared_h, .stack = weights.shared, .acc = own});
   }

@@ -211,7 +211,7 @@ SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
 }
 
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
-                      uint64_t seed, double skew, DrafterKind wanted, int world) {
+                      uint64_t seed, double skew, DrafterKind wanted, ShardId shard, bool alone) {
   const ModelConfig config = cut_config(released_config(release, wanted), layers);
   const ConvertList list = convert_list(
       stored_tensors(official_tensor_list(config, wanted != DrafterKind::kNone, formats.experts)),
@@ -230,9 +230,10 @@ Model synthetic_model(const std::string& release, const SyntheticFormats& format
     }
   };
   const std::string what = "synthetic " + release;
-  if (world == 1) return Model::blank(what, config, tensors, fill, wanted);
-  return Model::of_ranks(
-      std::make_shared<const ModelSpec>(config, Checkpoint::blank(what, tensors, fill)), world);
+  if (shard.whole()) return Model::blank(what, config, tensors, fill, wanted);
+  const auto spec =
+      std::make_shared<const ModelSpec>(config, Checkpoint::blank(what, tensors, fill));
+  return alone ? Model(spec, shard) : Model::of_ranks(spec, shard.world);
 }
 
 }  // namespace dsv4

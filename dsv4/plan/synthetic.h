@@ -40,10 +40,11 @@ std::optional<WeightFormat> released_format(const std::string& text);
 // kernels differ by codebook, so "k3" measures what `dsv4 quantize --experts k3` writes and
 // "k3-e4m3" another kernel. The first `layers` layers (0: all). Small tensors get their contents
 // here, large ones on the device. wanted: with this drafter (released_config), whose weights are as
-// random; it changes no other tensor. world: ranks that share it.
+// random; it changes no other tensor. shard: a rank 0 comes with the others of its world, unless
+// alone.
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
                       uint64_t seed, double skew = 0, DrafterKind wanted = DrafterKind::kNone,
-                      int world = 1);
+                      ShardId shard = {}, bool alone = false);
 
 // Makes the large tensors on the device and places the model there: an element depends on the seed,
 // the tensor's name and its place in the tensor, so ranks have parts of what one rank has. Throws

@@ -7,6 +7,7 @@
 
 #include "dsv4/base/rng.h"
 #include "dsv4/comm/threads.h"
+#include "dsv4/device/current_device.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/graph.h"
 #include "dsv4/tensor/buffer.h"
@@ -48,8 +49,10 @@ int32_t value(int64_t step, int64_t row, int64_t column) {
 // [rows, n] I32 of every rank, of which each has written what it owns.
 struct Tensors {
   Tensors(const std::vector<Device*>& devices, int64_t rows, int64_t n) : devices_(devices) {
-    for (Device* device : devices)
+    for (Device* device : devices) {
+      make_current(*device);
       of_rank.emplace_back(DType::kI32, std::initializer_list<int64_t>{rows, n}, device->memory());
+    }
   }
   template <class Owns>
   void write(int64_t step, const Owns& owns) {
@@ -61,6 +64,7 @@ struct Tensors {
         if (owns(static_cast<int>(r), row, column))
           own[static_cast<size_t>(i)] = value(step, row, column);
       }
+      make_current(*devices_[r]);
       devices_[r]->memory().upload(view.data, reinterpret_cast<const std::byte*>(own.data()),
                                    view.bytes());
     }
@@ -69,6 +73,7 @@ struct Tensors {
   int64_t wrong(size_t r, int64_t step) const {
     const TensorView& view = of_rank[r].view();
     std::vector<int32_t> got(static_cast<size_t>(view.numel()));
+    make_current(*devices_[r]);
     devices_[r]->memory().download(reinterpret_cast<std::byte*>(got.data()), view.data,
                                    view.bytes());
     int64_t count = 0;
@@ -123,6 +128,7 @@ TEST_P(DeviceRanksTest, RootGetsTheColumnsAndRowsComeFromTheirOwners) {
     std::vector<Buffer> owners, wider;
     for (int r = 0; r < world(); ++r) {
       const auto at = static_cast<size_t>(r);
+      make_current(*owned_[at]);
       owners.emplace_back(DType::kI32, std::initializer_list<int64_t>{rows}, owned_[at]->memory());
       owned_[at]->memory().upload(owners.back().view().data,
                                   reinterpret_cast<const std::byte*>(of_row.data()), rows * 4);
@@ -155,6 +161,7 @@ TEST_P(DeviceRanksTest, GraphsAreReplayedWithOtherValues) {
   std::vector<Graph> graphs;
   for (int r = 0; r < world(); ++r) {
     const auto at = static_cast<size_t>(r);
+    make_current(*owned_[at]);
     graphs.push_back(Graph::capture(*owned_[at], [&] {
       for (int64_t layer = 0; layer < 20; ++layer) {
         const Gathered one[] = {{all.of_rank[at].view(), ends}};
@@ -166,7 +173,10 @@ TEST_P(DeviceRanksTest, GraphsAreReplayedWithOtherValues) {
     all.write(step, [&](int r, int64_t, int64_t column) {
       return column >= first_column(ends, r) && column < ends[static_cast<size_t>(r)];
     });
-    for (size_t r = 0; r < graphs.size(); ++r) graphs[r].launch(*owned_[r]);
+    for (size_t r = 0; r < graphs.size(); ++r) {
+      make_current(*owned_[r]);
+      graphs[r].launch(*owned_[r]);
+    }
     wait();
     ASSERT_NO_THROW(group.check());
     for (size_t r = 0; r < graphs.size(); ++r) ASSERT_EQ(all.wrong(r, step), 0) << "rank " << r;

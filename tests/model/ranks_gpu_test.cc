@@ -58,7 +58,7 @@ Model model_of(const std::string& name, int world, const Context& context) {
   const auto released = released_format(name);
   const SyntheticFormats formats =
       released ? SyntheticFormats({}, *released) : SyntheticFormats(recipe_of_flags(name, ""));
-  Model model = synthetic_model("flash", formats, 6, 1, 0, DrafterKind::kNone, world);
+  Model model = synthetic_model("flash", formats, 6, 1, 0, DrafterKind::kNone, ShardId{0, world});
   make_on_devices(model, devices, 3, 0, context);
   return model;
 }

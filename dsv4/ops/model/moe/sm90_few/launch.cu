@@ -80,9 +80,15 @@ const char* reject_router(const MoeArgs& args) {
   return nullptr;
 }
 
+Intermediates shapes_of_intermediates(const MoeArgs& args) {
+  return make_intermediates(args, [](DType dtype, std::initializer_list<int64_t> shape) {
+    return TensorView(TensorMeta::contiguous(dtype, shape), nullptr);
+  });
+}
+
 }  // namespace
 
-const char* reject(const Context& context, const MoeArgs& args) {
+const char* reject_inputs(const Context& context, const MoeArgs& args) {
   if (args.shared.is_image()) return "kernel images of the shared expert";
   const ExpertWeights& shared = shared_expert(args);
   const bool kbit = shared.w2.format == WeightFormat::kKbit;
@@ -94,16 +100,16 @@ const char* reject(const Context& context, const MoeArgs& args) {
       return "for a shared expert in fp8 or k-bit planes";
   if (args.gate.format != WeightFormat::kBF16) return "for a gate in bf16";
   if (const char* why = reject_router(args)) return why;
-  const Intermediates temporaries =
-      make_intermediates(args, [](DType dtype, std::initializer_list<int64_t> shape) {
-        return TensorView(TensorMeta::contiguous(dtype, shape), nullptr);
-      });
-  const InputTargets targets(args, temporaries);
-  const gemm::Product w2 = product_of_w2(args, temporaries);
-  const char* why = kbit ? gemm::reject_kbit(context, args.x, targets.all)
-                         : gemm::reject(context, args.x, targets.all);
-  if (why != nullptr) return why;
-  return kbit ? gemm::reject_kbit(context, w2) : gemm::reject(context, w2);
+  const InputTargets targets(args, shapes_of_intermediates(args));
+  return kbit ? gemm::reject_kbit(context, args.x, targets.all)
+              : gemm::reject(context, args.x, targets.all);
+}
+
+const char* reject(const Context& context, const MoeArgs& args) {
+  if (const char* why = reject_inputs(context, args)) return why;
+  const gemm::Product w2 = product_of_w2(args, shapes_of_intermediates(args));
+  return shared_expert(args).w2.format == WeightFormat::kKbit ? gemm::reject_kbit(context, w2)
+                                                              : gemm::reject(context, w2);
 }
 
 void run(const Context& given, const MoeArgs& args) {

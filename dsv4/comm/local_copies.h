@@ -1,0 +1,31 @@
+// A rank of a GPU whose peers are not there, for benchmarks: exchanges are copies of its own values
+// (docs/spec/several-gpus.md 6). A step takes the time of the rank's kernels and of copies of the
+// size that it would receive; what it computes means nothing, but its values are finite.
+
+#pragma once
+
+#include "dsv4/comm/communicator.h"
+
+namespace dsv4 {
+
+class Device;
+
+class LocalCopies final : public Communicator {
+ public:
+  LocalCopies(Device& device, ShardId id) : device_(device), id_(id) {}
+  ShardId id() const override { return id_; }
+  void gather(std::span<const Gathered> tensors, const Place& place) override;
+  void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
+               const Place& place) override;
+  // Rows of others keep what this rank has written there.
+  void gather_rows(const TensorView&, const ConstTensorView&, const Place&) override {}
+
+ private:
+  // own: [rows, columns of this rank] -> the columns of all others in `all`
+  void fill(const TensorView& own, const TensorView& all, const ColumnEnds& ends);
+
+  Device& device_;
+  const ShardId id_;
+};
+
+}  // namespace dsv4
