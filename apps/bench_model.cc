@@ -63,7 +63,8 @@ CacheLimits largest_limits(const std::vector<CacheLimits>& caches) {
     most.max_batch_tokens = std::max(most.max_batch_tokens, limits.max_batch_tokens);
     most.max_logits_rows = std::max(most.max_logits_rows, limits.logits_rows());
     most.max_drafts = std::max(most.max_drafts, limits.max_drafts);
-    most.drafter = most.drafter || limits.drafter;
+    if (limits.drafter != DrafterKind::kNone) most.drafter = limits.drafter;
+    most.draft_head = most.draft_head || limits.draft_head;
   }
   return most;
 }
@@ -118,7 +119,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   phase("measure_roofs");
   const int world = num_ranks(options.device);
   if (options.drafter != DrafterKind::kNone && (world > 1 || options.shard))
-    fail(ErrorCode::kUnsupported, "the MTP block runs on a whole model only: give one device");
+    fail(ErrorCode::kUnsupported, "a drafter runs on a whole model only: give one device");
   if (options.synthetic.empty()) {
     const std::string folder = find_model(options.model);
     model_.emplace(world > 1 ? Model::load(folder, world) : Model::load(folder, options.drafter));

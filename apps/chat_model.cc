@@ -81,7 +81,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
                        .tiers = tiers_of(options),
                        .block_events = options.block_events,
                        .max_scored_tokens = options.max_scored_tokens};
-  apply_speculation(options.speculate, *model, engine);
+  apply_speculation(options.speculate, *model, options.device, engine);
   if (!engine.tiers.folder.empty()) engine.model_identity = model_identity(folder);
   engine.cache_tokens =
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
