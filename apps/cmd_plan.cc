@@ -21,9 +21,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Several GPUs are planned for, but not built.
-bool runs_here(const Machine& machine) {
-  return machine.devices == 1;
+// More than two GPUs have not been tried.
+bool was_tried(const Machine& machine) {
+  return machine.devices <= 2;
 }
 
 struct MachineFit {
@@ -54,7 +54,7 @@ Json fit_json(const MachineFit& item) {
           {"room_bytes", fit.room_bytes},
           {"need_bytes", fit.need_bytes},
           {"fits", fit.fits},
-          {"runs", runs_here(machine)},
+          {"tried", was_tried(machine)},
           {"max_context_tokens", fit.max_context},
           {"max_sequences", fit.max_sequences}};
 }
@@ -112,6 +112,7 @@ void print_plan_json(const PlannedModel& model, const std::vector<MachineFit>& f
       {"cache_bytes", plan.cache_bytes},
       {"prefix_checkpoint_bytes", plan.checkpoint_bytes},
       {"workspace_bytes", plan.workspace.total()},
+      {"draft_head_bytes", plan.draft_head_bytes},
       {"workspace_parts",
        {{"scratch", plan.workspace.step},
         {"logits", plan.workspace.logits},
@@ -163,6 +164,10 @@ void print_memory(const MemoryPlan& plan) {
       size_text(plan.workspace.total()), request.batch_tokens, size_text(plan.workspace.step),
       size_text(plan.workspace.logits), size_text(plan.workspace.sampling),
       size_text(plan.workspace.kernels));
+  if (plan.draft_head_bytes > 0)
+    fmt::print(
+        "             on a GPU a copy of the head in 4 bits for guesses, {} (--draft-head)\n",
+        size_text(plan.draft_head_bytes));
 }
 
 void print_ranks(const std::vector<RankPlan>& ranks) {
@@ -187,22 +192,21 @@ std::string reserves_text(const std::vector<MachineFit>& fits) {
 void print_machines(const std::vector<MachineFit>& fits) {
   fmt::print("\n{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", "machine", "room", "need",
              "left", "fits", "longest context", "max batch");
-  bool planned = false;
+  bool untried = false;
   for (const auto& [machine, fit] : fits) {
     const int64_t left = fit.room_bytes - fit.need_bytes;
-    planned |= !runs_here(machine);
+    untried |= !was_tried(machine);
     fmt::print("{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}{}\n", machine.name,
                size_text(fit.room_bytes), size_text(fit.need_bytes), size_text(left),
                fit.fits ? "yes" : "no",
                fmt::format("{}{}", fit.max_context, fit.all_positions ? " (all)" : ""),
-               fit.max_sequences, runs_here(machine) ? "" : "  not yet");
+               fit.max_sequences, was_tried(machine) ? "" : "  untried");
   }
   fmt::print("room and need are those of one device; reserved: {}\n", reserves_text(fits));
-  if (planned)
+  if (untried)
     fmt::print(
-        "not yet: this version runs on one GPU or on the CPU. Several GPUs share the large "
-        "weights, "
-        "and each has the rest and the whole cache\n");
+        "several GPUs share the large weights, and each has the rest and the whole cache; "
+        "untried: a step over more than two GPUs has not run yet\n");
 }
 
 void show_plan(const PlanOptions& options) {
@@ -260,6 +264,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(number_in(0, 1 << 20));
   add_plan_experts(*command, options->in_host_memory);
   command->add_flag("--mtp", options->mtp, "include the drafter, as --speculate mtp runs it");
+  command->add_flag("--dspark", options->dspark, "include it, as --speculate dspark runs it");
   add_numerics(*command, options->numerics);
   add_threads(*command);
   command->add_flag("--json", options->json, "print one JSON object");

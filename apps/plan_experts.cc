@@ -40,7 +40,8 @@ nlohmann::ordered_json expert_fit_json(const ExpertFit& fit) {
           {"fixed", fit.fixed()},
           {"host_bytes", places.host_bytes()},
           {"token_bytes", fit.token_bytes()},
-          {"uniform_link_bytes", static_cast<int64_t>(fit.link_bytes())}};
+          {"uniform_link_bytes", static_cast<int64_t>(fit.link_bytes())},
+          {"uniform_link_ms", 1e3 * fit.link_seconds()}};
 }
 
 void print_expert_fit(const ExpertFit& fit) {
@@ -55,7 +56,8 @@ void print_expert_fit(const ExpertFit& fit) {
              size_text(places.host_bytes()), size_text(fit.host_room), places.homes(), fit.fixed());
   fmt::print("  a token reads {} of experts, {} of it over the link if all are equally likely\n",
              size_text(fit.token_bytes()), size_text(static_cast<int64_t>(fit.link_bytes())));
-  fmt::print("  no GPU has run this yet (docs/experts-in-host-memory.md)\n");
+  fmt::print("  these take {:.0f} ms at {:.0f} GB/s (PCIe 5), beside the step of a GPU with all\n",
+             1e3 * fit.link_seconds(), 1e-9 * kLinkBytesPerSecond);
 }
 
 namespace {

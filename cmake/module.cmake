@@ -214,4 +214,5 @@ function(dsv4_ops)
   foreach(op ${ARGN})
     dsv4_folder_tests(ops/${op} op_ dsv4_ops dsv4_oracles dsv4_harness)
   endforeach()
+  dsv4_folder_tests(ops/gemm/sm90 op_ dsv4_ops dsv4_harness)  # plans
 endfunction()

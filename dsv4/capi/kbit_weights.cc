@@ -2,6 +2,10 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#include "dsv4/device/error.h"
+#endif
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/kbit/repack_image.h"
 #include "dsv4/ops/kbit/repack_kbit.h"
@@ -170,6 +174,15 @@ std::vector<WeightView> KbitWeights::rows(const char* name, const dsv4_weight* w
   return views;
 }
 
+// What follows starts after all that the stream has been given. A product with an early launch
+// (LaunchShape::pdl) may read weights before it waits for the kernel before it, but no kernel
+// starts before a memset has ended. to: bytes of the workspace
+static void end_early_launches([[maybe_unused]] Device& device, [[maybe_unused]] std::byte* to) {
+#if DSV4_CUDA
+  if (!device.is_dry_run()) cuda_check(cudaMemsetAsync(to, 0, 1, device.stream()), "weights");
+#endif
+}
+
 MadeRows::MadeRows(const KbitWeights& weights, const Context& context)
     : bytes_(weights.made_bytes_) {
   if (bytes_ == 0) return;
@@ -179,12 +192,13 @@ MadeRows::MadeRows(const KbitWeights& weights, const Context& context)
   } else {
     Scratch& scratch = workspace(context);
     scope_.emplace(scratch);
-    memory_ = scratch.take(DType::kU8, {bytes_}).data;
+    memory_ = scratch.take(DType::kU8, {bytes_ + KbitWeights::kEndBytes}).data;
   }
   Context conversion = context;
   conversion.force_impl = {};  // it names one of the product
   for (const KbitWeights::Made& made : weights.made_)
     rows_from_layout(conversion, made.stored, (*this)(made.rows));
+  if (context.device != nullptr) end_early_launches(*context.device, memory_ + bytes_);
 }
 
 WeightView MadeRows::operator()(const WeightView& rows) const {

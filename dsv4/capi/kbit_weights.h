@@ -35,11 +35,12 @@ class KbitWeights {
   std::vector<WeightView> rows(const char* name, const dsv4_weight* weights, int64_t count);
   // What the made rows take: 0 on the host.
   int64_t workspace_bytes(const Context& context) const {
-    return context.device == nullptr ? 0 : made_bytes_;
+    return context.device == nullptr || made_bytes_ == 0 ? 0 : made_bytes_ + kEndBytes;
   }
 
  private:
   friend class MadeRows;
+  static constexpr int64_t kEndBytes = 256;  // of the workspace, after the rows
   struct Made {
     StoredWeight stored;
     WeightView rows;

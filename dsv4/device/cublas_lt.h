@@ -42,8 +42,8 @@ constexpr int64_t lt_weight_scale_stride(int64_t k) {
 
 // Null: can run. Otherwise why not: no library, or no algorithm for the shape on this device.
 const char* lt_reject(Device& device, const LtShape& shape);
-// Loads the library and its kernels by small products, and waits. Loading takes seconds and may wait
-// for kernels that run, so a step for which other GPUs wait must not be the first to need it.
+// Loads the library and its kernels by small products, and waits. Loading takes seconds and may
+// wait for kernels that run, so no step for which other GPUs wait may be the first to need it.
 void lt_prepare(Device& device);
 // Enqueues the product on the device's stream; takes its workspace from the device's.
 void lt_matmul(Device& device, const LtShape& shape, const LtPointers& pointers);

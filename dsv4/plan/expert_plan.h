@@ -3,7 +3,7 @@
 //
 //   room for experts = room of the GPU - dense weights - cache
 //   places           = those of engine/expert_places.h in this room, or in --experts-memory
-//   resident         = experts in fixed places and slots; transient places hold none for long
+//   resident         = experts in fixed places and slots
 //   host memory      = a copy of every expert that is not fixed
 //
 // Experts count with the bytes of their kernel images, layer by layer, as in the engine. What is
@@ -17,6 +17,9 @@
 #include "dsv4/plan/plan.h"
 
 namespace dsv4 {
+
+// What a decode step's fetch kernels bring over a PCIe 5 link (docs/experts-in-host-memory.md).
+inline constexpr double kLinkBytesPerSecond = 49e9;
 
 struct ExpertRequest {
   std::optional<int64_t> gpu_bytes;  // for experts; none: all that there is room for
@@ -36,8 +39,10 @@ struct ExpertFit {
   double share() const {
     return static_cast<double>(places.resident()) / static_cast<double>(places.all());
   }
-  // What of token_bytes() comes over the link if all experts are equally likely.
+  // What of token_bytes() comes over the link if all experts are equally likely: a layer finds the
+  // kept ones, and those of earlier steps in its share of the transient places.
   double link_bytes() const;
+  double link_seconds() const { return link_bytes() / kLinkBytesPerSecond; }
 };
 
 // machine: one GPU. Throws kUnsupported for experts without images, kResource when the rest of the

@@ -327,12 +327,12 @@ TEST_F(CliDamage, QuantizingTwiceIsNoted) {
   EXPECT_NE(twice.out.find("copied: "), std::string::npos) << twice.out;
 }
 
-TEST_F(CliDamage, PlanMarksWhatDoesNotRunYet) {
+TEST_F(CliDamage, PlanMarksWhatWasNotTried) {
   const Result plan = dsv4("plan --synthetic pro --experts k2 --gpus 8xh100");
-  EXPECT_NE(plan.out.find("not yet: this version runs on one GPU or on the CPU"), std::string::npos)
+  EXPECT_NE(plan.out.find("untried: a step over more than two GPUs"), std::string::npos)
       << plan.out;
   const json report = json::parse(dsv4("plan --synthetic pro --gpus 8xh100 --json").out);
-  EXPECT_EQ(report.at("machines")[0].at("runs"), false);
+  EXPECT_EQ(report.at("machines")[0].at("tried"), false);
   const Result reserve = dsv4("plan --synthetic flash --reserve 1048576");
   EXPECT_EQ(reserve.out.find("-1048"), std::string::npos) << reserve.out;
 }

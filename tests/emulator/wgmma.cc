@@ -8,22 +8,34 @@ namespace dsv4::emulator {
 namespace {
 
 // A tile that a descriptor names: chunks of 16 bytes from (row, k), or of a transposed tile from
-// (k, column). Chunks are swizzled by the address of their row.
+// (k, column). Chunks are swizzled by the address of their row, or lie as smem_desc.cuh says of
+// cells.
 struct Tile {
   Cta& cta;
   const Writes& fenced;
   uint32_t start, across, eight_rows;
+  bool cells;
 
   Tile(Cta& in, const Writes& seen, uint64_t descriptor)
       : cta(in),
         fenced(seen),
         start(static_cast<uint32_t>(descriptor & 0x3fff) << 4),
         across(static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4),
-        eight_rows(static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4) {
-    if (descriptor >> 46 != uint64_t{1} << (62 - 46))
-      kernel_error("wgmma: descriptor {:#x} is not of a 128-byte swizzle", descriptor);
+        eight_rows(static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4),
+        cells(descriptor >> 46 == 0) {
+    if (!cells && descriptor >> 46 != uint64_t{1} << (62 - 46))
+      kernel_error("wgmma: descriptor {:#x} is neither of a 128-byte swizzle nor of cells",
+                   descriptor);
   }
   const std::byte* chunk(int row, int which) const {
+    if (cells) {
+      const uint32_t address = start + static_cast<uint32_t>(row / 8) * eight_rows +
+                               static_cast<uint32_t>(row % 8) * 16 +
+                               static_cast<uint32_t>(which) * across;
+      const std::byte* at = machine().shared("wgmma", cta, address, 16, 16);
+      check_fenced("wgmma reads", cta, address, fenced);
+      return at;
+    }
     const uint32_t flat =
         start + static_cast<uint32_t>(row / 8) * eight_rows + static_cast<uint32_t>(row % 8) * 128 +
         static_cast<uint32_t>(which / 8) * across + static_cast<uint32_t>(which % 8) * 16;

@@ -20,10 +20,11 @@ import kbit
 import performance
 import prefill
 import quality
+import ranks
 import rounds
 import xattention
 
-PAGES = {module.__name__: module for module in (performance, prefill, quality, xattention, fuzz, architecture, experts_plan, experts_store, rounds, kbit)}
+PAGES = {module.__name__: module for module in (performance, prefill, quality, xattention, fuzz, architecture, experts_plan, experts_store, rounds, kbit, ranks)}
 
 
 def main():

@@ -1,26 +1,58 @@
-"""The table of docs/experts-in-host-memory.md of what was measured, from bench/results/gpu-h200/store_*.json."""
+"""The table of docs/experts-in-host-memory.md of what was measured, from bench/results/gpu-h200/store_*.json.
+
+What the plan predicts of a decode step, if all experts are equally likely: the step of a GPU with all experts, and the
+bytes of those that are neither kept nor left in a transient place by an earlier step, at the link's rate
+(dsv4/plan/expert_plan.h)."""
 
 from common import RESULTS, percent, read, row, table, thousands, with_blocks
 
 PAGE = "docs/experts-in-host-memory.md"
 GIB = 2**30
-BUDGETS = (("fp4_all", "FP4, all of the GPU"), ("k3_80g", "3 bits, 78 GiB"), ("fp4_80g", "FP4, 78 GiB"), ("k3_24g", "3 bits, 24 GiB"))
+LINK = 49e9
+# budget, title, its step with all experts on the GPU, experts of a layer, experts of a token
+BUDGETS = (("fp4_all", "FP4, all of the GPU", "decode_mxfp4", 256, 6),
+           ("k3_80g", "3 bits, 78 GiB", "decode_batches", 256, 6),
+           ("fp4_80g", "FP4, 78 GiB", "decode_mxfp4", 256, 6),
+           ("k3_24g", "3 bits, 24 GiB", "decode_batches", 256, 6),
+           ("pro_k2", "V4-Pro, 2 bits, all of the GPU", "decode_pro", 384, 6))
 
 
-def line_of(name, result):
+def step_with_all(name, layers, batch):
+    """Milliseconds, scaled from as many layers as fit."""
+    report = read(RESULTS / f"gpu-h200/{name}.json")
+    of_batch = {result["batch"]: result["ms_per_step"] for result in report["results"]}
+    return of_batch[batch] * layers / report["layers"]
+
+
+def predicted(report, result, budget):
+    store, layers, batch = result["experts_in_host_memory"], report["layers"], result["batch"]
+    _, _, whole, experts, chosen = budget
+    distinct = experts * (1 - (1 - chosen / experts) ** batch)
+    outside = 1 - (store["resident"] + store["transient"]) / store["experts"]
+    expert_bytes = store["link_bytes"] / store["fetched"]
+    return step_with_all(whole, layers, batch) + 1e3 * layers * distinct * outside * expert_bytes / LINK
+
+
+def line_of(report, result, budget):
     store = result["experts_in_host_memory"]
-    first = [name, percent(store["resident"] / store["experts"])]
+    first = [budget[1], percent(store["resident"] / store["experts"])]
     if "batch" not in result:
-        return row(*first, f"prompt of {thousands(result['tokens'])}", f"{result['tokens_per_second']:.0f}", "", "", "")
-    return row(*first, f"{result['batch']} sequence{'s' if result['batch'] > 1 else ''}", f"{result['tokens_per_second']:.0f}",
+        link = f"{store['link_bytes_per_s'] / 1e9:.1f}"
+        return row(*first, f"prompt of {thousands(result['tokens'])}, steps of {thousands(result['chunk'])}",
+                   f"{result['tokens_per_second']:,.0f}", "", "", "", f"{store['link_bytes_per_step'] / GIB:.1f}", link)
+    return row(*first, f"{result['batch']} sequence{'s' if result['batch'] > 1 else ''}",
+               f"{result['tokens_per_second']:.{1 if result['tokens_per_second'] < 100 else 0}f}",
+               f"{result['ms_per_step']:.1f}", f"{predicted(report, result, budget):.1f}",
                percent(store["hit_rate"]), f"{store['link_bytes_per_step'] / GIB:.2f}", f"{store['link_bytes_per_s'] / 1e9:.1f}")
 
 
 def wanted():
-    reports = [(title, read(path)) for budget, title in BUDGETS for path in sorted(RESULTS.glob(f"gpu-h200/store_{budget}*.json"))]
+    reports = [(budget, read(path)) for budget in BUDGETS
+               for path in sorted(RESULTS.glob(f"gpu-h200/store_{budget[0]}.json")) + sorted(RESULTS.glob(f"gpu-h200/store_{budget[0]}_prompt.json"))]
     first = reports[0][1]
-    text = [f"{first['device']}, synthetic V4-Flash, {first['layers']} layers, uniform random routing, a context of 4K. *Found*: chosen experts "
-            "that were in GPU memory; the link's bytes and rate are those of decode steps.", "",
-            *table("experts, limit | resident | step | tokens/s | found | GiB a step over the link | GB/s", *(
-                line_of(title, result) for title, report in reports for result in report["results"]))]
+    text = [f"{first['device']}, synthetic models with all layers, uniform random routing, a context of 4K. *Found*: chosen experts "
+            "that were in GPU memory; the link's bytes and rate are those of a step. *Plan*: what `dsv4 plan` says of the link, at "
+            f"{LINK / 1e9:.0f} GB/s, and the step of a GPU with all experts.", "",
+            *table("experts, limit | resident | step | tokens/s | ms | plan | found | GiB a step over the link | GB/s", *(
+                line_of(report, result, budget) for budget, report in reports for result in report["results"]))]
     return {PAGE: with_blocks(PAGE, store="\n".join(text))}

@@ -1,0 +1,32 @@
+// The implementation sm90_kbit of linear.h: up to 64 rows times k-bit weights with any codebook, on
+// Hopper (gemm/sm90/kbit_rows.h).
+//
+// The order of additions depends on the tile of x that a call has, and so on how many rows it has:
+// bits are equal in repeated calls, and a row's bits do not depend on what the other rows hold.
+
+#include "dsv4/ops/gemm/sm90/kbit_rows.h"
+#include "dsv4/ops/parts/linear/linear.h"
+
+namespace dsv4::linear_kernel::sm90_kbit {
+
+namespace kernel = gemm::kbit_rows;
+
+static kernel::Product product_of(const LinearArgs& args) {
+  return {.x = args.x, .weight = args.weight, .out = args.out};
+}
+
+const char* reject(const Context& context, const LinearArgs& args) {
+  if (const char* why = reject_quantize(args)) return why;
+  if (args.groups != 1) return "groups";
+  return kernel::reject(context, product_of(args));
+}
+
+double rounding(const LinearArgs& args) {
+  return kernel::rounding(args.x.dtype);
+}
+
+void run(const Context& context, const LinearArgs& args) {
+  kernel::run(context, product_of(args));
+}
+
+}  // namespace dsv4::linear_kernel::sm90_kbit
