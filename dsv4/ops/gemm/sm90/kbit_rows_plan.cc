@@ -1,6 +1,7 @@
 #include "dsv4/ops/gemm/sm90/kbit_rows_plan.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "dsv4/device/sm90/limits.h"
 
@@ -25,7 +26,8 @@ bool fit(const Shape& s, int num_sms, int shared, Plan& p) {
   const int64_t fewest = int64_t{p.rounds} * p.row_groups * kFewestRows;
   p.clusters = static_cast<int>(std::min(most, ceil_div(s.n, fewest)));
   divide_rows(s.n, p);
-  for (p.stages = kMaxStages; p.stages >= 2; --p.stages)
+  for (p.stages = std::getenv("KBIT_STAGES") ? std::atoi(std::getenv("KBIT_STAGES")) : kMaxStages;
+       p.stages >= 2; --p.stages)
     if (Layout(s.bits, p).bytes <= shared) return true;
   return false;
 }
@@ -69,20 +71,33 @@ void divide_rows(int64_t n, Plan& plan) {
   plan.longer = static_cast<int>(n % groups);
 }
 
+// KBIT_NAME of the environment, or `other`.
+static int setting(const char* name, int other) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? other : std::atoi(value);
+}
+
 Plan make_plan(const Shape& s, int num_sms) {
+  num_sms = setting("KBIT_SMS", num_sms);
+  const int only_ranks = setting("KBIT_RANKS", 0), only_units = setting("KBIT_UNITS", 0);
+  const int only_shared = setting("KBIT_SHARED", 0);
   Plan best;
   double least = 0;
   int first = 1;
+  first = setting("KBIT_CELLS", first);
   while (first < std::min<int64_t>(s.tokens, kMaxCells)) first *= 2;
   for (int cells = first; cells >= 1 && best.cells == 0; cells /= 2) {
     for (int ranks = 1; ranks <= kMaxRanks; ranks *= 2) {
+      if (only_ranks != 0 && ranks != only_ranks) continue;
       Plan p{.cells = cells,
              .ranks = ranks,
              .row_groups = std::min(ranks, kWarpgroups),
              .units = static_cast<int>(ceil_div(s.k, int64_t{kUnit}))};
       for (p.stage_units = 1; p.stage_units <= kMaxStageUnits; ++p.stage_units) {
+        if (only_units != 0 && p.stage_units != only_units) continue;
         p.row_stages = static_cast<int>(ceil_div(p.units, p.stage_units));
         for (const int shared : {kSharedSm, sm90::kMaxSmem}) {
+          if (only_shared != 0 && (shared >> 10) != only_shared) continue;
           if (!fit(s, num_sms, shared, p)) continue;
           if (const double ns = cost(s, p); best.cells == 0 || ns < least) best = p, least = ns;
         }
