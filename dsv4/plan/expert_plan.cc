@@ -35,11 +35,9 @@ int64_t ExpertFit::token_bytes() const {
 
 double ExpertFit::link_bytes() const {
   double bytes = 0;
-  const double transient =
-      static_cast<double>(places.transient()) / static_cast<double>(places.layers());
   for (int64_t l = 0; l < places.layers(); ++l) {
-    const double held = static_cast<double>(places.kept(l)) + transient;
-    const double outside = std::max(0.0, 1 - held / static_cast<double>(places.experts));
+    const double outside =
+        1 - static_cast<double>(places.kept(l)) / static_cast<double>(places.experts);
     bytes += outside * static_cast<double>(chosen * places.place_bytes[static_cast<size_t>(l)]);
   }
   return bytes;

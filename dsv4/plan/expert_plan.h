@@ -3,7 +3,7 @@
 //
 //   room for experts = room of the GPU - dense weights - cache
 //   places           = those of engine/expert_places.h in this room, or in --experts-memory
-//   resident         = experts in fixed places and slots
+//   resident         = experts in fixed places and slots; transient places hold none for long
 //   host memory      = a copy of every expert that is not fixed
 //
 // Experts count with the bytes of their kernel images, layer by layer, as in the engine. What is
@@ -39,8 +39,8 @@ struct ExpertFit {
   double share() const {
     return static_cast<double>(places.resident()) / static_cast<double>(places.all());
   }
-  // What of token_bytes() comes over the link if all experts are equally likely: a layer finds the
-  // kept ones, and those of earlier steps in its share of the transient places.
+  // What of token_bytes() comes over the link if all experts are equally likely: a layer finds its
+  // kept ones. Transient places are empty when a step looks its experts up (decide.h).
   double link_bytes() const;
   double link_seconds() const { return link_bytes() / kLinkBytesPerSecond; }
 };

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <set>
 
@@ -154,16 +155,15 @@ std::string broken(const LayerPlaces& layer, const std::set<int32_t>& chosen,
   return all == std::ssize(chosen) ? "" : "the counts do not add up";
 }
 
-void check_stream(Rng& rng, const Sizes& s, double skew, double repeats, int steps) {
+// next: the ids of each step
+void check_stream(const Sizes& s, int steps, const std::function<std::vector<int32_t>()>& next) {
   SCOPED_TRACE(testing::Message() << s.experts << " experts, " << s.fixed << " fixed, " << s.slots
                                   << " slots, " << s.transient << " transient");
   OwnedPlaces owned(s);
   Model model(s);
-  test::Choices choices(rng, s.experts, skew, repeats);
   std::vector<int64_t> totals(static_cast<size_t>(s.experts));
   for (int i = 0; i < steps; ++i) {
-    const int k = 1 + static_cast<int>(rng.below(std::min(s.experts, 6)));
-    const std::vector<int32_t> ids = choices.step(1 + static_cast<int>(rng.below(4)), k);
+    const std::vector<int32_t> ids = next();
     const std::vector<int32_t> before = owned.place_of;
     const Outcome got = run(owned.layer, ids);
     ASSERT_EQ(broken(owned.layer, {ids.begin(), ids.end()}, before, got), "") << "step " << i;
@@ -174,6 +174,15 @@ void check_stream(Rng& rng, const Sizes& s, double skew, double repeats, int ste
   EXPECT_EQ(owned.totals, totals);
 }
 
+// Choices of up to 6 experts by up to 4 tokens.
+void check_choices(Rng& rng, const Sizes& s, double skew, double repeats, int steps) {
+  test::Choices choices(rng, s.experts, skew, repeats);
+  check_stream(s, steps, [&] {
+    const int k = 1 + static_cast<int>(rng.below(std::min(s.experts, 6)));
+    return choices.step(1 + static_cast<int>(rng.below(4)), k);
+  });
+}
+
 void check_streams(double skew, double repeats) {
   Rng rng(static_cast<uint64_t>(1000 * skew + 7 * repeats + 1));
   for (int stream = 0; stream < 67; ++stream) {
@@ -182,7 +191,7 @@ void check_streams(double skew, double repeats) {
     s.fixed = static_cast<int>(rng.below(s.experts + 1)) / 2;
     s.slots = static_cast<int>(rng.below(s.experts - s.fixed + 2));
     s.transient = static_cast<int>(rng.below(5));
-    check_stream(rng, s, skew, repeats, 5000);
+    check_choices(rng, s, skew, repeats, 5000);
     if (testing::Test::HasFatalFailure()) return;
   }
 }
@@ -201,7 +210,65 @@ TEST(Decide, AgreesWithTheModelOnRepeatedChoices) {
 // More experts than lanes and counts that are full.
 TEST(Decide, AgreesWithTheModelOnALayerOfFlash) {
   Rng rng(5);
-  check_stream(rng, {.experts = 256, .fixed = 0, .slots = 118, .transient = 16}, 1.2, 0.3, 2000);
+  check_choices(rng, {.experts = 256, .fixed = 0, .slots = 118, .transient = 16}, 1.2, 0.3, 2000);
+}
+
+// Sizes from a single slot to one for every expert, without and with fixed and transient places.
+constexpr Sizes kSizes[] = {{.experts = 40, .fixed = 0, .slots = 1, .transient = 0},
+                            {.experts = 40, .fixed = 3, .slots = 2, .transient = 4},
+                            {.experts = 40, .fixed = 0, .slots = 33, .transient = 16},
+                            {.experts = 40, .fixed = 5, .slots = 35, .transient = 0}};
+
+// Experts in turn, which no cache with fewer places than experts can serve well.
+TEST(Decide, AgreesWithTheModelOnAScan) {
+  for (const Sizes& s : kSizes) {
+    int32_t at = 0;
+    check_stream(s, 3000, [&] {
+      std::vector<int32_t> ids(4);
+      for (int32_t& id : ids) id = at, at = (at + 1) % s.experts;
+      return ids;
+    });
+  }
+}
+
+// One expert for long, then another, and rarely both.
+TEST(Decide, AgreesWithTheModelOnOneExpert) {
+  for (const Sizes& s : kSizes) {
+    int step = 0;
+    check_stream(s, 3000, [&] {
+      const int32_t expert = 7 * (++step / 250) % s.experts;
+      return step % 97 == 0 ? std::vector<int32_t>{0, expert} : std::vector<int32_t>{expert};
+    });
+  }
+}
+
+// Every expert in most steps, more than there are places.
+TEST(Decide, AgreesWithTheModelOnAllExperts) {
+  for (const Sizes& s : kSizes) {
+    int step = 0;
+    check_stream(s, 1000, [&] {
+      std::vector<int32_t> ids(static_cast<size_t>(++step % 5 == 0 ? 3 : s.experts));
+      for (size_t i = 0; i < ids.size(); ++i) ids[i] = (static_cast<int32_t>(i) + step) % s.experts;
+      return ids;
+    });
+  }
+}
+
+// The plan's share of what comes over the link (plan/expert_plan.h). Transient places add nothing:
+// they are empty when a step looks its experts up.
+TEST(Decide, FindsUniformChoicesAsOftenAsExpertsAreKept) {
+  for (const int slots : {20, 80}) {
+    Rng rng(static_cast<uint64_t>(slots));
+    OwnedPlaces owned({.experts = 128, .fixed = 4, .slots = slots, .transient = 24});
+    test::Choices choices(rng, 128, 0, 0);
+    int64_t hits = 0, chosen = 0;
+    for (int i = 0; i < 6000; ++i) {
+      const Outcome outcome = run(owned.layer, choices.step(2, 6));
+      hits += outcome.hits;
+      chosen += outcome.hits + outcome.at_home + std::ssize(outcome.moves);
+    }
+    EXPECT_NEAR(static_cast<double>(hits) / static_cast<double>(chosen), (4 + slots) / 128.0, 0.01);
+  }
 }
 
 TEST(Decide, DoesNotDependOnTheOrderOfChoices) {
