@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "dsv4/base/rng.h"
@@ -70,8 +71,16 @@ struct Filled {
   }
 };
 
+// A layer's step; ids: [tokens, 3]
+void step_of(const ExpertStore& store, int64_t layer, const std::vector<int32_t>& ids) {
+  ExpertsFetchArgs args = store.layer(layer);
+  args.experts = {TensorMeta::contiguous(DType::kI32, {std::ssize(ids) / 3, 3}),
+                  reinterpret_cast<const std::byte*>(ids.data())};
+  experts_fetch({}, args);
+}
+
 // Layers of different sizes, which share the transient places, over many steps.
-void check_steps(const ExpertPlaces& places) {
+void check_steps(const ExpertPlaces& places, int steps = 300) {
   Rng rng(11);
   const ExpertOrder order = test::random_order(rng, places.layers(), kExperts);
   const Filled filled(places, order);
@@ -81,21 +90,19 @@ void check_steps(const ExpertPlaces& places) {
   for (int64_t l = 0; l < places.layers(); ++l) ASSERT_EQ(filled.broken(l), -1) << "at the start";
   int64_t chosen = 0;
   std::vector<std::vector<int64_t>> totals(choices.size(), std::vector<int64_t>(kExperts));
-  for (int step = 0; step < 300; ++step) {
+  for (int step = 0; step < steps; ++step) {
     for (int64_t l = 0; l < places.layers(); ++l) {
       const int tokens = 1 + static_cast<int>(rng.below(5));
-      std::vector<int32_t> ids = choices[static_cast<size_t>(l)].step(tokens, 3);
+      const std::vector<int32_t> ids = choices[static_cast<size_t>(l)].step(tokens, 3);
       const std::set<int32_t> distinct(ids.begin(), ids.end());
       chosen += std::ssize(distinct);
       for (const int32_t e : distinct) ++totals[static_cast<size_t>(l)][static_cast<size_t>(e)];
-      ExpertsFetchArgs args = store.layer(l);
-      args.experts = {TensorMeta::contiguous(DType::kI32, {tokens, 3}),
-                      reinterpret_cast<const std::byte*>(ids.data())};
-      experts_fetch({}, args);
+      step_of(store, l, ids);
       ASSERT_EQ(filled.broken(l), -1) << "layer " << l << " step " << step;
+      const auto* addresses = store.layer(l).places.as<int64_t>();
       for (int64_t i = 0; i < places.fixed[static_cast<size_t>(l)]; ++i) {
         const int32_t e = order[static_cast<size_t>(l)][static_cast<size_t>(i)];
-        ASSERT_EQ(args.places.as<int64_t>()[e], reinterpret_cast<int64_t>(store.kept_place(l, i)));
+        ASSERT_EQ(addresses[e], reinterpret_cast<int64_t>(store.kept_place(l, i)));
       }
     }
   }
@@ -129,6 +136,16 @@ TEST(ExpertStore, FixedExpertsStay) {
   check_steps(places);
 }
 
+// One place more than the least with which a store begins: one layer has two slots, the others one.
+TEST(ExpertStore, LastsWithOneSlotAboveTheLeast) {
+  const std::vector<int64_t> sizes{700, 256, 1000};
+  constexpr int64_t kLeast = 768 + 256 + 1024 + 2 * 8 * 1024;
+  EXPECT_THROW(plan_places(sizes, kExperts, kLeast - 1, 1 << 30), Error);
+  const ExpertPlaces places = plan_places(sizes, kExperts, kLeast + 768, 1 << 30);
+  ASSERT_EQ(places.slots, (std::vector<int64_t>{2, 1, 1}));
+  check_steps(places, 20'000);
+}
+
 // The first experts of an order begin on the device, and no others.
 TEST(ExpertStore, BeginsAsOrdered) {
   Rng rng(5);
@@ -157,7 +174,7 @@ TEST(ExpertStore, TakesWhatThePlanSays) {
 }
 
 TEST(ExpertStore, SharedCopiesTakeNoMoreThanTheirLimit) {
-  ExpertPlaces places = plan_places({512, 512, 512}, kExperts, 60 * 1024, 1 << 30);
+  ExpertPlaces places = plan_places({512, 512, 512}, kExperts, 40 * 1024, 1 << 30);
   places.shared_host_bytes = 5 * 512 + 100;
   const Filled filled(places, {});
   EXPECT_EQ(filled.locked.bytes(), 5 * 512);
@@ -180,6 +197,43 @@ TEST(ExpertStore, CountsWhatPromptsStream) {
   EXPECT_EQ(after.sum().hits + after.sum().link_bytes(), 0);
   EXPECT_TRUE(after.any());
   EXPECT_FALSE(ExpertStats{}.any());
+}
+
+// Two models of one process take experts from the same memories, and each keeps its own.
+TEST(ExpertStore, TwoStoresShareTheirMemories) {
+  Rng rng(17);
+  CountedMemory locked, device;
+  const auto of_all = [&] { return locked.bytes() + device.bytes(); };
+  const ExpertPlaces places[] = {some_places(), some_places(250)};
+  const ExpertOrder order = test::random_order(rng, 3, kExperts);
+  std::optional<ExpertStore> stores[2];
+  std::optional<test::StoredImages> images[2];
+  int64_t bytes[3] = {};  // before each store, and after both
+  for (size_t i = 0; i < 2; ++i) {
+    stores[i].emplace(places[i], locked, device, i == 0 ? ExpertOrder() : order, 4096);
+    images[i].emplace(*stores[i], 3 + i);
+    bytes[i + 1] = of_all();
+  }
+  EXPECT_EQ(locked.bytes(), places[0].host_bytes() + places[1].host_bytes());
+  test::Choices choices(rng, kExperts, 0.9, 0.2);
+  int64_t latest[2] = {};  // layer of each store: another one may have taken its transient places
+  const auto broken = [&](size_t i) {
+    return images[i]->broken(latest[i], stores[i]->layer(latest[i]).places.as<int64_t>());
+  };
+  for (int step = 0; step < 300; ++step) {
+    const auto i = static_cast<size_t>(rng.below(2));
+    latest[i] = rng.below(3);
+    step_of(*stores[i], latest[i], choices.step(3, 3));
+    for (size_t s = 0; s < 2; ++s)
+      ASSERT_EQ(broken(s), -1) << "store " << s << " layer " << latest[s] << " step " << step;
+  }
+  EXPECT_GT(stores[0]->read_stats().sum().moves, 0);
+  EXPECT_GT(stores[1]->read_stats().sum().moves, 0);
+  stores[0].reset();
+  EXPECT_EQ(of_all(), bytes[2] - bytes[1]);
+  EXPECT_EQ(broken(1), -1);
+  stores[1].reset();
+  EXPECT_EQ(of_all(), 0);
 }
 
 TEST(ExpertStore, GivesBackWhatItLockedBeforeAFailure) {

@@ -17,8 +17,9 @@ namespace dsv4::test {
 class StoredImages {
  public:
   // Fills the homes and the first places of all experts, as a loader does.
-  explicit StoredImages(const ExpertStore& store) : experts_(store.places().experts) {
-    Rng rng(3);
+  explicit StoredImages(const ExpertStore& store, uint64_t seed = 3)
+      : experts_(store.places().experts) {
+    Rng rng(seed);
     for (int64_t l = 0; l < store.places().layers(); ++l) {
       const int64_t bytes = store.places().place_bytes[static_cast<size_t>(l)];
       for (int64_t e = 0; e < experts_; ++e) {
