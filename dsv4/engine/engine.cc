@@ -337,6 +337,7 @@ void Engine::run_batch(std::vector<Event>& events) {
     step_time_.observe_rows(num_tokens, scored, spent.count());
   } else if (!batch.rows.empty()) {
     step_time_.observe(num_tokens, spent.count());
+    if (batch.prefill_tokens > 0) prompt_time_.observe(num_tokens, spent.count());
   }
   for (const Batch::Chunk& chunk : batch.chunks)
     if (!chunk.round) chunk.request->cached += chunk.count;

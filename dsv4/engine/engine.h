@@ -149,6 +149,7 @@ class Engine {
   uint64_t next_id_ = 1;
   bool broken_ = false;
   StepTime step_time_;
+  StepTime prompt_time_;  // of the steps with prompts
   Speculation speculation_;
   std::vector<RequestId> cancelled_;  // by sinks, since the events of this step are sent
   EngineStats stats_;

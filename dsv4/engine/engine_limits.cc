@@ -1,5 +1,7 @@
 // How much of prompts a step computes beside requests that decode: as much as is expected to fit
-// EngineOptions::longest_step, by the steps before (step_time.h).
+// EngineOptions::longest_step, by the steps before (step_time.h). With experts in host memory a step
+// with prompts brings them from there, however few tokens it has: where a small one cannot fit, all
+// that there is room for is computed at once.
 
 #include "dsv4/engine/engine.h"
 
@@ -9,6 +11,8 @@ int64_t Engine::max_prompt_tokens() const {
   constexpr int64_t kLeast = 32;  // a small step costs nearly as much
   if (options_.longest_step.count() == 0) return 0;
   const double seconds = std::chrono::duration<double>(options_.longest_step).count();
+  if (model_.expert_store() != nullptr)
+    return prompt_time_.piece_within(seconds, kLeast, options_.max_batch_tokens);
   return step_time_.tokens_within(seconds, kLeast, options_.max_batch_tokens);
 }
 

@@ -52,6 +52,11 @@ double StepTime::expected(int64_t tokens) const {
   return line.a + line.b * static_cast<double>(tokens);
 }
 
+int64_t StepTime::piece_within(double seconds, int64_t least, int64_t most) const {
+  if (n_ == 0) return std::min(least, most);
+  return expected(std::min(least, most)) > seconds ? most : tokens_within(seconds, least, most);
+}
+
 int64_t StepTime::tokens_within(double seconds, int64_t least, int64_t most) const {
   if (n_ == 0) return most;
   most = std::min(most, std::max(least, static_cast<int64_t>(2 * largest_)));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "dsv4/base/rng.h"
 
 namespace dsv4 {
@@ -46,6 +48,42 @@ TEST(StepTime, RowsOfLogitsHaveTheirOwnCost) {
   EXPECT_EQ(time.rows_within(0.1, 5, 8, 32), 32);
   EXPECT_EQ(time.rows_within(0.001, 5, 8, 64), 8) << "prompts must get on";
   EXPECT_NEAR(time.expected(100), 0.02, 1e-9) << "a step with rows says nothing of other tokens";
+}
+
+// With experts in host memory: 0.04 s for a token, 0.8 for 33 and 1.5 for 8,192.
+double with_experts_outside(int64_t tokens) {
+  return tokens == 1 ? 0.04 : 0.8 + (1.5 - 0.8) * static_cast<double>(tokens - 33) / (8192 - 33);
+}
+
+// Steps that a prompt takes beside a request that decodes.
+int steps_of_prompt(StepTime& time, int64_t prompt, int64_t most) {
+  int steps = 0;
+  for (int64_t left = prompt; left > 0; ++steps) {
+    const int64_t piece = std::min({left, time.piece_within(0.1, 32, most), most - 1});
+    left -= piece;
+    time.observe(piece + 1, with_experts_outside(piece + 1));
+  }
+  return steps;
+}
+
+TEST(StepTime, TakesPromptsAtOnceWherePiecesTakeAsLong) {
+  StepTime time;
+  EXPECT_EQ(time.piece_within(0.1, 32, 8192), 32) << "nothing is known";
+  EXPECT_EQ(steps_of_prompt(time, 8192, 8192), 2) << "a small one, which tells, and the rest";
+  for (int i = 0; i < 300; ++i) EXPECT_LE(steps_of_prompt(time, 4000 + 13 * (i % 300), 8192), 2);
+  EXPECT_EQ(steps_of_prompt(time, 100, 8192), 1);
+  // After a prompt alone, whose last chunk was large.
+  StepTime alone;
+  alone.observe(8192, with_experts_outside(8192));
+  EXPECT_LE(steps_of_prompt(alone, 8192, 8192), 2);
+}
+
+TEST(StepTime, KeepsTheTimeWherePiecesDo) {
+  StepTime time;
+  for (const int64_t tokens : {33, 65, 129, 400}) time.observe(tokens, 0.03 + 0.0002 * tokens);
+  EXPECT_NEAR(static_cast<double>(time.piece_within(0.1, 32, 8192)), 350, 2);
+  EXPECT_EQ(time.piece_within(0.01, 32, 8192), 8192);
+  EXPECT_EQ(time.piece_within(0.01, 32, 500), 500);
 }
 
 // Steps that only decode, with one and two tokens, differ by chance.
