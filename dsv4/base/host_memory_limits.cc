@@ -42,6 +42,15 @@ std::string HostMemoryLimits::text() const {
                      limit_text(cgroup_bytes));
 }
 
+std::string HostMemoryLimits::lock_refused(int64_t bytes, int64_t locked_before,
+                                           const std::string& reason) const {
+  return fmt::format(
+      "cannot page-lock {} of host memory after {} ({}): {}; raise the limit (ulimit -l unlimited, "
+      "docker run --ulimit memlock=-1, the memory of the pod) or give less to experts "
+      "(--host-memory)",
+      size_text(bytes, 2), size_text(locked_before, 2), reason, text());
+}
+
 HostMemoryLimits host_memory_limits(const std::string& root) {
   HostMemoryLimits limits;
   if (const int64_t kib = field(root + "/proc/meminfo", "MemAvailable:"); kib != kNone)

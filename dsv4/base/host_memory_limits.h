@@ -23,6 +23,9 @@ struct HostMemoryLimits {
 
   // "ulimit -l is 8.0 MiB, memory.max of the cgroup is 4.0 GiB"
   std::string text() const;
+  // What to say when the system, for this reason, does not lock so many bytes beside those that it
+  // has locked: the sizes, these limits and what to do.
+  std::string lock_refused(int64_t bytes, int64_t locked_before, const std::string& reason) const;
 };
 
 // root: of /proc and /sys, for tests

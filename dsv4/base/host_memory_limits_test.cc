@@ -62,5 +62,15 @@ TEST_F(HostMemoryLimitsTest, SaysTheLimits) {
             "ulimit -l is unlimited, memory.max of the cgroup is unlimited");
 }
 
+// One line with what was wanted, what there was, why not, and what to do.
+TEST_F(HostMemoryLimitsTest, SaysWhyPagesAreNotLocked) {
+  const HostMemoryLimits some{.cgroup_bytes = 64 * kGib, .locked_bytes = 8 << 20};
+  EXPECT_EQ(some.lock_refused(kGib, 3 * kGib / 2, "out of memory"),
+            "cannot page-lock 1.00 GiB of host memory after 1.50 GiB (out of memory): ulimit -l is "
+            "8.0 MiB, memory.max of the cgroup is 64.0 GiB; raise the limit (ulimit -l unlimited, "
+            "docker run --ulimit memlock=-1, the memory of the pod) or give less to experts "
+            "(--host-memory)");
+}
+
 }  // namespace
 }  // namespace dsv4

@@ -108,12 +108,8 @@ std::byte* MappedMemory::allocate(int64_t bytes) {
          "host memory need one for both",
          size_text(bytes, 2));
   const std::lock_guard lock(mutex_);
-  fail(ErrorCode::kResource,
-       "cannot page-lock {} of host memory after {} ({}): {}; raise the limit "
-       "(ulimit -l unlimited, docker run --ulimit memlock=-1, the memory of the pod) or give less "
-       "to experts (--host-memory)",
-       size_text(bytes, 2), size_text(locked_, 2), cudaGetErrorString(status),
-       host_memory_limits().text());
+  fail(ErrorCode::kResource, "{}",
+       host_memory_limits().lock_refused(bytes, locked_, cudaGetErrorString(status)));
 }
 
 void MappedMemory::release(std::byte* data) noexcept {
