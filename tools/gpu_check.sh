@@ -136,11 +136,22 @@ for step in "${steps[@]}"; do
       bench prefill_demo prefill demo --tokens 3000
       bench link link
       # Experts in host memory need all 43 layers of it: 147 GB in FP4, less what the GPU holds.
-      store=(--synthetic flash --experts-memory auto --batch 1,8 --steps 64)
-      bench store_fp4_all decode "${store[@]}" --experts mxfp4
-      bench store_fp4_80g decode "${store[@]}" --experts mxfp4 --gpu-memory 78G
-      bench store_k3_80g decode "${store[@]}" --experts k3-e4m3 --gpu-memory 78G
-      bench store_k3_24g decode "${store[@]}" --experts k3-e4m3 --gpu-memory 24G
+      # Each budget with uniform routing, with the popularity of experts that was published, and with a prompt.
+      while read -r name budget; do
+        # shellcheck disable=SC2086
+        store=(--synthetic flash --experts-memory auto $budget)
+        bench "store_$name" decode "${store[@]}" --batch 1,8 --steps 64
+        bench "store_${name}_zipf" decode "${store[@]}" --batch 1,8 --steps 64 --routing zipf:0.88
+        bench "store_${name}_prompt" prefill "${store[@]}" --chunk 8192 --tokens 16384
+      done <<'BUDGETS'
+fp4_all --experts mxfp4
+fp4_80g --experts mxfp4 --gpu-memory 78G
+k3_80g --experts k3-e4m3 --gpu-memory 78G
+k3_24g --experts k3-e4m3 --gpu-memory 24G
+BUDGETS
+      # All 61 layers, whose copies share 90 GiB of host memory.
+      bench store_pro_k2 decode --synthetic pro --experts k2-e4m3 --experts-memory auto --share-copies --host-memory 90G \
+        --batch 1,8 --steps 64
       # All 43 layers with 3-bit experts take 113 GiB; 24 of them fit in an 80 GB GPU.
       memory=$("$bin/dsv4" inspect device --json | grep -o '"memory_bytes":[0-9]*' | head -n 1 | cut -d: -f2)
       layers=()

@@ -1,7 +1,7 @@
 // How much of prompts a step computes beside requests that decode: as much as is expected to fit
-// EngineOptions::longest_step, by the steps before (step_time.h). With experts in host memory a step
-// with prompts brings them from there, however few tokens it has: where a small one cannot fit, all
-// that there is room for is computed at once.
+// EngineOptions::longest_step, by the steps before (step_time.h). With experts in host memory a
+// step with prompts brings them from there, however few tokens it has: where a small one cannot
+// fit, all that there is room for is computed at once.
 
 #include "dsv4/engine/engine.h"
 

@@ -24,9 +24,9 @@ class StepTime {
   // must get on where even that takes longer. `most` before the first step. At most twice as many
   // as a recent step had: a line through steps of one and two tokens says nothing of 500.
   int64_t tokens_within(double seconds, int64_t least, int64_t most) const;
-  // The same where steps of few tokens take nearly as long as those of many, and only steps with
-  // prompts are observed: `most` if even `least` tokens are expected to take longer, since smaller
-  // pieces would take that time again and again. `least` before the first step.
+  // As tokens_within() where only steps with prompts are observed, and those of few tokens take
+  // nearly as long as those of many: `most` if even `least` tokens are expected to take longer,
+  // since small pieces would take that time again and again. `least` before the first step.
   int64_t piece_within(double seconds, int64_t least, int64_t most) const;
 
  private:

@@ -69,7 +69,7 @@ int steps_of_prompt(StepTime& time, int64_t prompt, int64_t most) {
 TEST(StepTime, TakesPromptsAtOnceWherePiecesTakeAsLong) {
   StepTime time;
   EXPECT_EQ(time.piece_within(0.1, 32, 8192), 32) << "nothing is known";
-  EXPECT_EQ(steps_of_prompt(time, 8192, 8192), 2) << "a small one, which tells, and the rest";
+  EXPECT_EQ(steps_of_prompt(time, 8192, 8192), 2) << "a small one, and then all";
   for (int i = 0; i < 300; ++i) EXPECT_LE(steps_of_prompt(time, 4000 + 13 * (i % 300), 8192), 2);
   EXPECT_EQ(steps_of_prompt(time, 100, 8192), 1);
   // After a prompt alone, whose last chunk was large.

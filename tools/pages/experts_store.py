@@ -64,7 +64,8 @@ def wanted():
     first = reports[0][1]
     text = [f"{first['device']}, synthetic models with all layers, uniform random routing, a context of 4K. *Found*: chosen experts "
             "that were in GPU memory; the link's bytes and rate are those of a step. *Plan*: what `dsv4 plan` says of the link, at "
-            f"{LINK / 1e9:.0f} GB/s, and the step of a GPU with all experts.", "",
+            f"{LINK / 1e9:.0f} GB/s, and the step of a GPU with all experts. 78 and 24 GiB are emulated on the H200 by `--gpu-memory`: such cards have "
+            "less bandwidth and other links, and none has run this.", "",
             *table("experts, limit | resident | step | tokens/s | ms | plan | found | GiB a step over the link | GB/s", *(
                 line_of(report, result, budget) for budget, report in reports for result in report["results"])), "", beside_the_plan(reports)]
     return {PAGE: with_blocks(PAGE, store="\n".join(text))}
