@@ -334,6 +334,22 @@ TEST(ExpertsFewEmulated, ReadsExpertsThroughATable) {
   expect_same_bits_anywhere<Wide<2>>({.t = 1, .k = 2, .e = 3, .d = 5216, .inner = 32}, 2);
 }
 
+// The sum has what the other choices of a token give; lists of kernels and of their own.
+template <class Kernels>
+void expect_none_adds_nothing(const ImagesShape& shape, const test::ImageSource& source) {
+  SCOPED_TRACE(text(source.bits, shape));
+  const ImagesCase c(shape, source, source);
+  test::break_choices(c);
+  const std::vector<float> got = result_of<Kernels>(c, shape.t, kRuns[1]);
+  test::mend_choices(c);
+  EXPECT_TRUE(got == result_of<Kernels>(c, shape.t, kRuns[1]));
+}
+TEST(ExpertsFewEmulated, IdsOfNoExpertAddNothing) {
+  expect_none_adds_nothing<F16<3>>({.t = 3, .k = 2, .e = 5, .d = 288, .inner = 96}, 3);
+  expect_none_adds_nothing<E4M3<3>>({.t = 3, .k = 2, .e = 5, .d = 288, .inner = 96}, 3);
+  expect_none_adds_nothing<E4M3<3>>({.t = 11, .k = 4, .e = 4, .d = 160, .inner = 96}, 3);
+}
+
 constexpr WeightFormat kFp4[] = {WeightFormat::kMxfp4, WeightFormat::kNvfp4};
 template <int kColumns = gemm::experts_e4m3::kMaxColumns>
 void check_fp4(const ImagesShape& shape) {

@@ -163,6 +163,15 @@ TEST(ExpertsGroupedEmulated, ReadsExpertsThroughATable) {
                                     WeightFormat::kMxfp4);
 }
 
+// Ids of no expert are pairs of expert 0 with weight 0: the sum has what the others give.
+TEST(ExpertsGroupedEmulated, IdsOfNoExpertAddNothing) {
+  const ImagesCase c({.t = 20, .k = 3, .e = 4, .d = 288, .inner = 160}, 3, 3);
+  test::break_choices(c);
+  const std::vector<float> got = result_of<Kbit<3>>(c, 20, kRuns[1]);
+  test::mend_choices(c);
+  EXPECT_TRUE(got == result_of<Kbit<3>>(c, 20, kRuns[1]));
+}
+
 TEST(ExpertsGroupedEmulated, EveryK) {
   check<2>({.t = 3, .k = 2, .e = 4, .d = 288, .inner = 96});
   check<3>({.t = 9, .k = 3, .e = 4, .d = 544, .inner = 352});

@@ -33,6 +33,7 @@ inline HalfCall make_half(const ExpertStack& stack, const ConstTensorView& exper
                   .weight_stride = weights.row_stride(),
                   .pairs = static_cast<int>(pairs),
                   .slots = static_cast<int>(experts.dim(1)),
+                  .count = static_cast<int>(stack.size()),
                   .entry_bits = entry_bits(stack.images())};
   call.lists = take_lists(pairs, stack, ctas, scratch);
   call.hidden = scratch.take(DType::kBF16, {pairs, inner});

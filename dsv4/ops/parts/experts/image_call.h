@@ -31,6 +31,7 @@ inline Choices choices_of(const ExpertsArgs& args) {
           .weight_stride = args.weights.row_stride(),
           .pairs = static_cast<int>(args.x.dim(0) * slots(args)),
           .slots = static_cast<int>(slots(args)),
+          .count = static_cast<int>(args.stack.size()),
           .entry_bits = entry_bits(args.stack.images())};
 }
 

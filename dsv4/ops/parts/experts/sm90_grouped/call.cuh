@@ -88,8 +88,7 @@ inline Call make_call(const ExpertsArgs& args, bool folded, Scratch& scratch) {
                .x_stride = args.x.row_stride(),
                .x_is_aligned = args.x.row_stride() % kVector == 0 &&
                                reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0,
-               .weights = args.weights.as<float>(),
-               .weight_stride = args.weights.row_stride(),
+               .choices = call.choices,
                .columns = static_cast<int>(d),
                .chunks = gate_up.chunks,
                .slots = static_cast<int>(k),

@@ -17,6 +17,7 @@
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/device/ptx/prmt.cuh"
 #include "dsv4/formats/quant_group.h"
+#include "dsv4/ops/gemm/sm90/experts/entries.h"
 #include "dsv4/ops/gemm/sm90/grouped/epilogue.cuh"
 
 namespace dsv4::experts_kernel::sm90_grouped {
@@ -33,9 +34,8 @@ inline constexpr int kGroupThreads = 128 / kVector;
 struct RowsParams {
   const bf16* x;  // [t, d]
   int64_t x_stride;
-  bool x_is_aligned;     // rows begin on 16 bytes
-  const float* weights;  // [t, k]
-  int64_t weight_stride;
+  bool x_is_aligned;  // rows begin on 16 bytes
+  gemm::experts::Choices choices;
   int columns, chunks, slots;  // d, ceil(d / 256), k
   const Tile* tiles;
   const int32_t *slot_of, *tile_of;  // [t, k]
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
       }
     }
     if (thread == 0) {
-      const float weight = p.weights[t * p.weight_stride + k];
+      const float weight = p.choices.weight(t * p.slots + k);
       const auto power = [](int exponent) {
         return __uint_as_float(static_cast<uint32_t>(exponent) << 23);
       };
