@@ -72,13 +72,16 @@ TEST(ExpertStep, FetchesBetweenRouterAndExperts) {
 TEST(ExpertStep, PlanHasTheBytesOfTheImages) {
   const std::unique_ptr<Device> hopper =
       Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
-  const ModelConfig config = released_config("flash");
-  for (const char* format : {"mxfp4", "nvfp4", "k2", "k3", "k5"}) {
-    SCOPED_TRACE(format);
+  const std::pair<const char*, const char*> models[] = {
+      {"flash", "mxfp4"}, {"flash", "nvfp4"}, {"flash", "k2"}, {"flash", "k3"}, {"flash", "k4"},
+      {"flash", "k5"},    {"pro", "mxfp4"},   {"pro", "k2"},   {"pro", "k4"}};
+  for (const auto& [release, format] : models) {
+    SCOPED_TRACE(testing::Message() << release << " " << format);
+    const ModelConfig config = released_config(release);
     const auto released = released_format(format);
     const Recipe recipe = released ? Recipe() : recipe_of_flags(format, "");
     Model model = synthetic_model(
-        "flash", released ? SyntheticFormats({}, *released) : SyntheticFormats(recipe), kLayers, 1);
+        release, released ? SyntheticFormats({}, *released) : SyntheticFormats(recipe), kLayers, 1);
     const std::vector<PackedExperts> packed = model.choose_layouts({.device = hopper.get()});
     ASSERT_EQ(std::ssize(packed), kLayers);
     const MemoryPlan plan =
