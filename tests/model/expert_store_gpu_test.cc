@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/device/device.h"
 #include "dsv4/engine/engine.h"
+#include "dsv4/engine/executor.h"
 #include "dsv4/engine/expert_memory.h"
 #include "dsv4/engine/stored_images_test.h"
 #include "dsv4/plan/synthetic.h"
@@ -61,6 +63,14 @@ ExpertMemory memory_of(const Model& resident, double share, uint64_t seed) {
           .order = test::random_order(rng, kLayers, kExperts)};
 }
 
+// Room for one place in every layer and those in transit, the least with which a store begins.
+ExpertMemory least_memory(const Model& resident) {
+  ExpertMemory memory = memory_of(resident, 0, 1);
+  const int64_t bytes = resident.weights().layers[0].moe.stack().expert_bytes(0);
+  memory.gpu_bytes = (kLayers + 2 * kLeastHalf) * align_up(bytes, kPlaceAlign);
+  return memory;
+}
+
 std::vector<std::byte> on_host(const std::byte* there, int64_t bytes) {
   std::vector<std::byte> here(static_cast<size_t>(bytes));
   test::gpu()->memory().download(here.data(), there, bytes);
@@ -109,8 +119,10 @@ TEST_F(ExpertsInHostMemory, LogitsHaveTheBitsOfTheResidentModel) {
   for (const char* experts : {"mxfp4", "k3"}) {
     const Model resident = make(experts, nullptr);
     const std::vector<int32_t> ids = test::random_ids(400, resident.config().vocab_size, 5);
-    for (const double share : {0.05, 0.1, 0.25, 0.5, 0.75, 0.95}) {
-      const ExpertMemory memory = memory_of(resident, share, static_cast<uint64_t>(100 * share));
+    for (const double share : {0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.95}) {
+      const ExpertMemory memory =
+          share == 0 ? least_memory(resident)
+                     : memory_of(resident, share, static_cast<uint64_t>(100 * share));
       const Model outside = make(experts, &memory);
       ASSERT_NE(outside.expert_store(), nullptr);
       for (const int64_t chunk : {300, 64, 7, 1}) {
@@ -128,6 +140,59 @@ TEST_F(ExpertsInHostMemory, LogitsHaveTheBitsOfTheResidentModel) {
       EXPECT_EQ(counts.impossible, 0);
       EXPECT_EQ(stats.prompt_steps, 2) << "chunks of 300 and of 100 tokens";
       EXPECT_GT(stats.prompt_bytes, 0);
+    }
+  }
+}
+
+// After 2,000 tokens of something else, which leave other experts in the slots.
+TEST_F(ExpertsInHostMemory, OtherTrafficChangesNoBits) {
+  const Model resident = make("mxfp4", nullptr);
+  const int64_t vocab = resident.config().vocab_size;
+  const std::vector<int32_t> ids = test::random_ids(60, vocab, 5),
+                             other = test::random_ids(2000, vocab, 77);
+  const Buffer want = test::all_logits(resident, Numerics::kOfficial, ids, 1);
+  for (const double share : {0.1, 0.6}) {
+    const ExpertMemory memory = memory_of(resident, share, 21);
+    const Model outside = make("mxfp4", &memory);
+    const ExpertStore& store = *outside.expert_store();
+    std::vector<int32_t> before(static_cast<size_t>(store.places().all())), after = before;
+    store.read_places(before);
+    test::all_logits(outside, Numerics::kOfficial, other, 40);
+    store.read_places(after);
+    EXPECT_NE(before, after) << share;
+    EXPECT_TRUE(test::same_bits(want, test::all_logits(outside, Numerics::kOfficial, ids, 1)))
+        << share;
+  }
+}
+
+// Steps of some of five sequences, mostly a token of each, at times a piece of a prompt: the logits
+// of one model and of the other, which have computed the same steps before.
+TEST_F(ExpertsInHostMemory, LogitsOfBatchesHaveTheBitsOfTheResidentModel) {
+  const CacheLimits limits{.max_tokens = 1024, .max_sequences = 5, .max_batch_tokens = 300};
+  const Model resident = make("mxfp4", nullptr);
+  for (const double share : {0.0, 0.3, 0.8}) {
+    const ExpertMemory memory =
+        share == 0 ? least_memory(resident) : memory_of(resident, share, 31);
+    const Model outside = make("mxfp4", &memory);
+    Executor here(resident, {}, limits), there(outside, {}, limits);
+    std::vector<SeqId> sequences, others;
+    for (int i = 0; i < limits.max_sequences; ++i)
+      sequences.push_back(here.cache().open()), others.push_back(there.cache().open());
+    Rng rng(41);
+    for (int step = 0; step < 60; ++step) {
+      const auto rows = static_cast<size_t>(1 + rng.below(limits.max_sequences));
+      const int64_t piece = step % 7 == 0 ? 1 + rng.below(90) : 1;
+      const std::vector<int32_t> ids =
+          test::random_ids(piece + limits.max_sequences, resident.config().vocab_size,
+                           100 + static_cast<uint64_t>(step));
+      std::vector<Work> work, same;
+      for (size_t i = 0; i < rows; ++i) {
+        const std::span<const int32_t> own(ids.data() + i, i == 0 ? static_cast<size_t>(piece) : 1);
+        work.push_back({sequences[i], own, Work::Logits::kLast});
+        same.push_back({others[i], own, Work::Logits::kLast});
+      }
+      ASSERT_TRUE(test::same_bits(here.run(work), there.run(same)))
+          << "share " << share << " step " << step << " rows " << rows;
     }
   }
 }
