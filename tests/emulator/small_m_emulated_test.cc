@@ -13,10 +13,9 @@
 #include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
 #include "dsv4/ops/gemm/x/boundary.cuh"
-#include "dsv4/ops/model/attention_out/attention_out_oracle.h"
+#include "dsv4/ops/model/attention_out/attention_out_case.h"
 #include "dsv4/ops/model/attention_out/sm90_few/launch.cuh"
-#include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
-#include "dsv4/ops/model/hc_boundary/random_boundary_test.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary_case.h"
 #include "dsv4/ops/model/hc_boundary/sm90_few/finish.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/oracle.h"
@@ -308,7 +307,7 @@ struct BoundaryCase {
 
   explicit BoundaryCase(const BoundaryScene& s) {
     Rng rng(static_cast<uint64_t>(s.t * 100 + s.d));
-    boundary = test::random_boundary(arena, rng, s.t, s.d, DType::kBF16, s.first);
+    boundary = test::random_boundary(arena, rng, {.t = s.t, .d = s.d, .first = s.first});
     const auto add = [&](const test::StoredAs& stored, int64_t n, DType out) {
       targets.push_back(
           {test::random_weight(arena, rng, stored, n, s.d), arena.output(out, {s.t, n})});
@@ -428,13 +427,9 @@ void check_attention_out(int64_t t, int num_sms) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t));
   const test::StoredAs fp8{WeightFormat::kFp8Block};
-  const TensorView o = arena.input(DType::kBF16, {t, 4, 64});
-  test::fill_normal(o, rng);
-  const AttentionOutArgs args{.o = o,
-                              .wo_a = test::random_weight(arena, rng, fp8, 2 * 256, 128),
-                              .wo_b = test::random_weight(arena, rng, fp8, 100, 2 * 256),
-                              .groups = 2,
-                              .y = arena.output(DType::kBF16, {t, 100})};
+  AttentionOutArgs args = test::random_attention_out(arena, rng, {t, 4, 64, 2, 100});
+  args.wo_a = test::random_weight(arena, rng, fp8, 2 * 256, 128);
+  args.wo_b = test::random_weight(arena, rng, fp8, 100, 2 * 256);
   const TensorView codes = arena.output(DType::kE4M3, {t, 512});
   const TensorView scales = arena.output(DType::kE8M0, {t, 4});
   const std::vector<double> want = attention_out_oracle({}, args);
@@ -443,9 +438,9 @@ void check_attention_out(int64_t t, int num_sms) {
   emulator::check_runs(
       arena, 4,
       [&](int seed) {
-        emulator::launch_stream(
-            {rewrite(o), wo_a_kernel(args, codes, scales, num_sms), product_kernel(wo_b, num_sms)},
-            static_cast<uint64_t>(seed));
+        emulator::launch_stream({rewrite(args.o), wo_a_kernel(args, codes, scales, num_sms),
+                                 product_kernel(wo_b, num_sms)},
+                                static_cast<uint64_t>(seed));
       },
       // As in attention_out_test.cc.
       [&] {

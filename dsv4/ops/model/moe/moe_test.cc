@@ -6,69 +6,19 @@
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif
-#include "dsv4/ops/model/hc_boundary/random_boundary_test.h"
-#include "dsv4/ops/model/moe/moe_oracle.h"
-#include "dsv4/ops/parts/experts/images_case_test.h"
+#include "dsv4/ops/model/hc_boundary/boundary_inside_test.h"
+#include "dsv4/ops/model/moe/moe_case.h"
+#include "dsv4/ops/model/moe/random_moe_test.h"
 #include "tests/harness/op_check.h"
-#include "tests/harness/weights.h"
 
 namespace dsv4 {
 namespace {
 
-using test::Arena;
 using test::StoredAs;
 
-struct Shape {
-  int64_t t, d, e, k, inner;
-  bool hash = false;
-  bool normalize = true;
-};
-
-struct Case {
-  Arena arena;
-  std::vector<ExpertWeights> routed, shared;
-  MoeArgs args;
-};
-
-std::vector<ExpertWeights> random_experts(Arena& arena, Rng& rng, const StoredAs& stored,
-                                          int64_t count, int64_t d, int64_t inner) {
-  const auto w1 = test::random_stack(arena, rng, stored, count, inner, d);
-  const auto w3 = test::random_stack(arena, rng, stored, count, inner, d);
-  const auto w2 = test::random_stack(arena, rng, stored, count, d, inner);
-  std::vector<ExpertWeights> table;
-  for (size_t i = 0; i < w1.size(); ++i) table.push_back({.w1 = w1[i], .w3 = w3[i], .w2 = w2[i]});
-  return table;
-}
-
-void fill_case(Case& c, const Shape& s, const StoredAs& stored, const StoredAs& shared,
-               DType dtype) {
-  constexpr int64_t kVocab = 50;
-  Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner));
-  c.routed = random_experts(c.arena, rng, stored, s.e, s.d, s.inner);
-  c.shared = random_experts(c.arena, rng, shared, 1, s.d, 2 * s.inner);
-  const TensorView x = c.arena.input(dtype, {s.t, s.d}), ids = c.arena.input(DType::kI32, {s.t});
-  test::fill_normal(x, rng);
-  test::fill_ints(ids, rng, 0, kVocab);
-  c.args = {.x = x,
-            .ids = ids,
-            .gate = test::random_weight(c.arena, rng, {WeightFormat::kBF16}, s.e, s.d),
-            .routed = c.routed,
-            .shared = c.shared,
-            .experts_per_token = s.k,
-            .route_scale = 1.5f,
-            .normalize = s.normalize,
-            .swiglu_limit = 1.5f,
-            .acc = c.arena.output(DType::kF32, {s.t, s.d})};
-  if (s.hash) {
-    const TensorView table = c.arena.input(DType::kI64, {kVocab, s.k});
-    test::fill_ints(table, rng, 0, s.e);
-    c.args.tid2eid = table;
-  } else {
-    const TensorView bias = c.arena.input(DType::kF32, {s.e});
-    test::fill_normal(bias, rng, 0.2);
-    c.args.bias = bias;
-  }
-}
+using Shape = test::MoeShape;
+using Case = test::MoeCase;
+using test::fill_case, test::fill_images;
 
 MoeArgs one_token(const MoeArgs& a, int64_t i) {
   MoeArgs one = a;
@@ -151,20 +101,6 @@ TEST(Moe, SharedExpertOfBitPlanes) {
 
 TEST(Moe, FewTokensOfFlashWidth) {
   check_few_tokens({2, 4096, 3, 2, 1024});
-}
-
-// Routed experts in kernel images, which only devices read. Returns args with those of the file.
-MoeArgs fill_images(Case& c, const Shape& shape, const test::ImageSource& up,
-                    const test::ImageSource& down,
-                    const StoredAs& shared = {WeightFormat::kFp8Block}) {
-  fill_case(c, {shape.t, shape.d, shape.e, shape.k, shape.inner, shape.hash},
-            {WeightFormat::kMxfp4}, shared, DType::kBF16);
-  Rng rng(static_cast<uint64_t>(shape.e));
-  c.routed = test::experts_with_images(c.arena, rng, shape.e, shape.d, shape.inner, up, down);
-  MoeArgs file = c.args;
-  file.routed = c.routed;
-  c.args.routed = test::pack_images(c.arena, c.routed);
-  return file;
 }
 
 void check_images(const Shape& shape, const test::ImageSource& up, const test::ImageSource& down,
@@ -259,7 +195,7 @@ TEST(Moe, FusedHasTheBitsOfFew) {
 void check_boundary(Case& c) {
   const int64_t t = c.args.x.dim(0), d = c.args.x.dim(1);
   Rng rng(static_cast<uint64_t>(t));
-  c.args.boundary = test::random_boundary(c.arena, rng, t, d, DType::kBF16);
+  c.args.boundary = test::random_boundary(c.arena, rng, {.t = t, .d = d});
   c.args.x = c.args.boundary.x;
   check_boundary_inside(moe.impls, Context{}, c.arena,
                         {.name = fmt::format("moe t={} boundary", t),
