@@ -57,18 +57,18 @@ inline emulator::Kernel moe_inputs(const MoeCase& c,
                                    int num_sms) {
   namespace few = moe_kernel::sm90_few;
   const few::InputTargets targets(c.args, temporaries);
-  const gemm::TwoFormats pair = few::pair_of_inputs(c.args, targets, num_sms);
-  emulator::Kernel kernel{{.grid = {static_cast<int>(pair.ctas()),
-                                    static_cast<int>(ceil_div(pair.q8.tokens, pair.tokens))},
+  const gemm::TwoFormats formats = few::formats_of_inputs(c.args, targets, num_sms);
+  emulator::Kernel kernel{{.grid = {static_cast<int>(formats.ctas()),
+                                    static_cast<int>(ceil_div(formats.q8.tokens, formats.tokens))},
                            .block = gemm::kThreads,
-                           .cluster = pair.split.q8.ranks(),
-                           .shared = static_cast<size_t>(pair.shared()),
+                           .cluster = formats.split.q8.ranks(),
+                           .shared = static_cast<size_t>(formats.shared()),
                            .pdl = true,
                            .resident = 2},
                           {}};
-  gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
+  gemm::with_q8_config(formats.q8.format, formats.tokens, [&](auto config) {
     kernel.body = [params = few::make_input_params(
-                       pair, c.args, targets, temporaries,
+                       formats, c.args, targets, temporaries,
                        gemm::Activations{.x = c.args.x, .quantize = true}, emulated_map)] {
       few::inputs_kernel<decltype(config)>()(params);
     };
