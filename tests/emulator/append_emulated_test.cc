@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
+#include "dsv4/formats/pack_kv_entry.h"
 #include "dsv4/ops/model/attention_in/heads.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/append_kernel.cuh"
 #include "dsv4/ops/parts/kv_insert/packed_rows.cuh"

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/formats/float16.h"
+#include "dsv4/formats/pack_kv_entry.h"
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/compare.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dsv4/device/launch.cuh"
-#include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/call.cuh"
 
 namespace dsv4::gemm {
 
