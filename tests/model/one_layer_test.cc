@@ -15,7 +15,7 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/device/device.h"
 #include "dsv4/engine/device_model.h"
-#include "dsv4/ops/deviations.h"
+#include "dsv4/ops/inspect.h"
 #include "dsv4/ops/model/attention_in/attention_in.h"
 #include "dsv4/ops/model/attention_out/attention_out.h"
 #include "dsv4/ops/model/hc_boundary/hc_boundary.h"
