@@ -54,19 +54,6 @@ ShardId parse_shard(const std::string& text) {
   fail(ErrorCode::kBadInput, "--shard {}: want R/N, rank R of N ranks, N up to 8", text);
 }
 
-// The exponent of "zipf:S"; 0 for "uniform" and "".
-double parse_routing(const std::string& text) {
-  if (text.empty() || text == "uniform") return 0;
-  double skew = 0;
-  const std::string_view prefix = "zipf:";
-  const char* const end = text.data() + text.size();
-  if (text.starts_with(prefix)) {
-    const auto [stop, error] = std::from_chars(text.data() + prefix.size(), end, skew);
-    if (error == std::errc() && stop == end && skew >= 0 && skew <= 10) return skew;
-  }
-  fail(ErrorCode::kBadInput, "--routing {}: want uniform, or zipf:S with S from 0 to 10", text);
-}
-
 // No step wants more of anything.
 CacheLimits largest_limits(const std::vector<CacheLimits>& caches) {
   CacheLimits most;
@@ -76,36 +63,17 @@ CacheLimits largest_limits(const std::vector<CacheLimits>& caches) {
     most.max_batch_tokens = std::max(most.max_batch_tokens, limits.max_batch_tokens);
     most.max_logits_rows = std::max(most.max_logits_rows, limits.logits_rows());
     most.max_drafts = std::max(most.max_drafts, limits.max_drafts);
-    most.drafter = most.drafter || limits.drafter;
+    if (limits.drafter != DrafterKind::kNone) most.drafter = limits.drafter;
+    most.draft_head = most.draft_head || limits.draft_head;
   }
   return most;
-}
-
-bool has_recipe(const BenchOptions& options) {
-  return !options.experts.empty() || !options.dense.empty() || !options.recipe.empty() ||
-         !options.routing.empty() || options.layers != 0;
 }
 
 }  // namespace
 
 void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_option("model", options.model, "model folder, ORG/NAME, or demo");
-  command
-      .add_option("--synthetic", options.synthetic,
-                  "a full-size model with random weights, made on the device")
-      ->check(CLI::IsMember({"flash", "pro"}))
-      ->option_text("flash|pro");
-  command.add_option("--experts", options.experts,
-                     "synthetic: format of routed experts, also mxfp4 or nvfp4");
-  command.add_option("--dense", options.dense, "synthetic: format of the FP8 weights");
-  command.add_option("--recipe", options.recipe, "synthetic: recipe file");
-  command
-      .add_option("--layers", options.layers, "synthetic: number of layers to keep, from the first")
-      ->check(integer_in(1, 1 << 20));
-  command
-      .add_option("--routing", options.routing,
-                  "synthetic: popularity of experts, equal or 1/rank^S (default: uniform)")
-      ->option_text("uniform|zipf:S");
+  add_synthetic_options(command, options);
   command.add_option("--seed", options.seed, "seed of random weights and prompts")
       ->check(seed_number())
       ->capture_default_str();
@@ -133,15 +101,9 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
 
 BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimits>& caches)
     : options_(options) {
-  if (options.model.empty() == options.synthetic.empty())
-    fail(ErrorCode::kBadInput, "bench needs either a model or --synthetic flash|pro");
+  check_synthetic_options(options, options.model, options.device, "bench");
   if (options.shard && (options.synthetic.empty() || num_ranks(options.device) > 1))
     fail(ErrorCode::kBadInput, "--shard is a rank of a --synthetic model on one GPU");
-  if (options.synthetic.empty() && has_recipe(options))
-    fail(ErrorCode::kBadInput,
-         "--experts, --dense, --recipe, --layers and --routing require --synthetic: {} has fixed "
-         "formats",
-         options.model);
   auto begin = Clock::now();
   const auto phase = [&](const char* name) {
     phases_[name] = seconds_since(begin);
@@ -150,8 +112,6 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   check_expert_options(options.outside, options.device);
   const Devices devices = open_devices(options.device);
   Device* const first = devices.front().get();
-  if (!options.synthetic.empty() && first == nullptr)
-    fail(ErrorCode::kUnsupported, "--synthetic generates its weights on a GPU: add --device cuda");
   probe_ = make_probe(first);
   free_before_ = probe_->free_bytes();
   phase("open_device");
@@ -159,7 +119,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   phase("measure_roofs");
   const int world = num_ranks(options.device);
   if (options.drafter != DrafterKind::kNone && (world > 1 || options.shard))
-    fail(ErrorCode::kUnsupported, "the MTP block runs on a whole model only: give one device");
+    fail(ErrorCode::kUnsupported, "a drafter runs on a whole model only: give one device");
   if (options.synthetic.empty()) {
     const std::string folder = find_model(options.model);
     model_.emplace(world > 1 ? Model::load(folder, world) : Model::load(folder, options.drafter));
@@ -169,10 +129,9 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     phase("load_weights");
     return;
   }
-  const SyntheticFormats formats = read_formats(options.experts, options.dense, options.recipe);
-  model_.emplace(synthetic_model(
-      options.synthetic, formats, options.layers, options.seed, parse_routing(options.routing),
-      options.drafter, options.shard.value_or(ShardId{0, world}), options.shard.has_value()));
+  model_.emplace(make_synthetic_model(options, options.drafter,
+                                      options.shard.value_or(ShardId{0, world}),
+                                      options.shard.has_value()));
   codebooks_ = codebooks_of(*model_);
   phase("list_tensors");
 #if DSV4_CUDA

@@ -11,6 +11,7 @@
 
 #include "apps/expert_count.h"
 #include "apps/expert_options.h"
+#include "apps/synthetic_model.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/plan/op_profile.h"
 #include "dsv4/plan/probe.h"
@@ -22,10 +23,8 @@ class App;
 
 namespace dsv4::apps {
 
-struct BenchOptions {
-  std::string model, synthetic, experts, dense, recipe, routing, device = "auto";
-  int64_t layers = 0;
-  uint64_t seed = 1;
+struct BenchOptions : SyntheticOptions {
+  std::string model, device = "auto";
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, ops = false, json = false;
   std::optional<ShardId> shard;              // of this rank alone

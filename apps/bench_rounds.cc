@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "apps/bench_model.h"
+#include "apps/speculate_options.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/engine/speculation.h"
@@ -43,8 +44,9 @@ void add_round_options(CLI::App& command, RoundOptions& options) {
   command
       .add_option("--speculate", options.source,
                   "--draft-tokens: where drafts come from; those of lookup cost nothing")
-      ->check(CLI::IsMember({"lookup", "mtp"}))
-      ->option_text("lookup|mtp (lookup)");
+      ->check(CLI::IsMember({"lookup", "mtp", "dspark"}))
+      ->option_text("lookup|mtp|dspark (lookup)");
+  add_draft_head_option(command, options.draft_head);
 }
 
 double RoundKind::expected_tokens() const {
@@ -53,12 +55,15 @@ double RoundKind::expected_tokens() const {
   return sum;
 }
 
-std::vector<RoundKind> round_kinds(const RoundOptions& options) {
+std::vector<RoundKind> round_kinds(const RoundOptions& options, bool on_gpu) {
   if (options.draft_tokens.empty()) {
     if (!options.accept.empty() || options.source != "lookup")
       fail(ErrorCode::kBadInput, "--accept and --speculate require --draft-tokens");
     return {{}};
   }
+  const DrafterKind drafter = options.source == "mtp"      ? DrafterKind::kMtp
+                              : options.source == "dspark" ? DrafterKind::kDspark
+                                                           : DrafterKind::kNone;
   std::vector<RoundKind> kinds;
   for (const int64_t drafts :
        parse_numbers("--draft-tokens", options.draft_tokens, kMaxDrafts, /*low=*/0)) {
@@ -68,8 +73,10 @@ std::vector<RoundKind> round_kinds(const RoundOptions& options) {
       fail(ErrorCode::kBadInput,
            "--draft-tokens {}: add --accept, the chances that drafts hold, such as 0.8,0.6",
            options.draft_tokens);
-    kind = {
-        .drafts = drafts, .chances = parse_chances(options.accept), .mtp = options.source == "mtp"};
+    kind = {.drafts = drafts,
+            .chances = parse_chances(options.accept),
+            .drafter = drafter,
+            .draft_head = copies_head(options.draft_head, drafter, on_gpu)};
     kind.chances.resize(static_cast<size_t>(drafts), kind.chances.back());
   }
   return kinds;
@@ -86,7 +93,7 @@ Rounds::Rounds(Executor& executor, const RoundKind& kind, std::vector<SeqId> seq
 
 // Returns the drafts of each sequence.
 std::vector<std::vector<int32_t>> Rounds::drafts() {
-  if (kind_.mtp) {
+  if (kind_.drafter != DrafterKind::kNone) {
     std::vector<Executor::DraftRow> rows;
     SampleLists greedy(executor_.vocab());
     for (size_t i = 0; i < sequences_.size(); ++i) {
@@ -95,7 +102,10 @@ std::vector<std::vector<int32_t>> Rounds::drafts() {
       rows.push_back({sequences_[i], tokens_[i], kind_.drafts});
       greedy.add({.temperature = 0}, 0);
     }
-    return executor_.draft(rows, greedy.rows());
+    std::vector<std::vector<int32_t>> ids;
+    for (Executor::Guesses& guesses : executor_.draft(rows, greedy.rows()))
+      ids.push_back(std::move(guesses.ids));
+    return ids;
   }
   std::vector<std::vector<int32_t>> random(sequences_.size());
   for (std::vector<int32_t>& drafts : random)
@@ -122,7 +132,7 @@ void Rounds::step() {
   SampleLists greedy(executor_.vocab());
   for (size_t i = 0; i < ids.size(); ++i) {
     if (std::ssize(ids[i]) < kind_.drafts)
-      fail(ErrorCode::kUnsupported, "the MTP block computes numbers that are not finite");
+      fail(ErrorCode::kUnsupported, "the drafter computes numbers that are not finite");
     ids[i].insert(ids[i].begin(), tokens_[i]);
     work.push_back(
         {.seq = sequences_[i], .ids = ids[i], .logits = Work::Logits::kAll, .drafted = true});

@@ -21,20 +21,21 @@ class App;
 namespace dsv4::apps {
 
 struct RoundOptions {
-  std::string draft_tokens, accept, source = "lookup";
+  std::string draft_tokens, accept, source = "lookup", draft_head = "auto";
 };
 void add_round_options(CLI::App& command, RoundOptions& options);
 
 struct RoundKind {
-  int64_t drafts = 0;           // of each round; 0: plain steps
-  std::vector<double> chances;  // [drafts] that a draft holds if those before it do
-  bool mtp = false;             // the model's block guesses; else drafts cost nothing
+  int64_t drafts = 0;                        // of each round; 0: plain steps
+  std::vector<double> chances;               // [drafts] that a draft holds if those before it do
+  DrafterKind drafter = DrafterKind::kNone;  // kNone: drafts cost nothing
+  bool draft_head = false;                   // CacheLimits::draft_head
 
   double expected_tokens() const;  // of a round
 };
 // One for each of --draft-tokens; plain steps where there is none. Throws kBadInput for options
 // that do not go together.
-std::vector<RoundKind> round_kinds(const RoundOptions& options);
+std::vector<RoundKind> round_kinds(const RoundOptions& options, bool on_gpu);
 
 class Rounds {
  public:

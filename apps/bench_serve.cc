@@ -1,5 +1,10 @@
 // dsv4 bench serve URL: load on any server with OpenAI's completions, over loopback or a network:
-// time to the first token, time between tokens, throughput (docs/spec/serving.md 10.3).
+// time to the first token, time between tokens, throughput (docs/spec/serving.md 10.3), by the
+// definitions of AIPerf and of the benchmarks of vLLM and SGLang:
+//
+//   ttft    from the request to its first token
+//   tpot    time per output token after the first one, the mean of a request
+//   total   tokens of prompts and answers, by the server's usage, over the time of the whole load
 //
 // Closed loop: --clients of them, each with one request at a time. --rate R: requests start at
 // random (Poisson) R times a second, however many are running. Every request is one thread with a
@@ -33,7 +38,8 @@ using Json = nlohmann::ordered_json;
 
 struct LoadOptions {
   std::string url = "http://127.0.0.1:8000", model, key;
-  int64_t requests = 100, clients = 8, prompt_words = 100, tokens = 64;
+  int64_t requests = 100, clients = 8, prompt_words = 100, prompt_tokens = 0, vocabulary = 1000;
+  int64_t tokens = 64;
   double rate = 0;
   uint64_t seed = 0;
   bool json = false;
@@ -45,8 +51,8 @@ struct LoadTarget {
 
 struct LoadResult {
   int status = 0;  // 0: no answer
-  int64_t tokens = 0;
-  double first = 0, total = 0;
+  int64_t tokens = 0, prompt_tokens = 0;
+  double first = 0, last = 0, total = 0;
   std::vector<double> gaps;
 };
 
@@ -112,18 +118,40 @@ class LoadConnection {
   char buffer_[16 << 10];
 };
 
-std::string request_text(const LoadOptions& options, const LoadTarget& target, uint64_t number) {
-  // Words that differ between requests, so that no prefix cache has them.
+// Words, or ids, that differ between requests, so that no prefix cache has them.
+Json random_prompt(const LoadOptions& options, uint64_t number) {
   Rng rng(options.seed * 1'000'003 + number);
+  if (options.prompt_tokens > 0) {
+    Json ids = Json::array();
+    constexpr int64_t kSpecial = 3;  // begin, end, padding
+    for (int64_t i = 0; i < options.prompt_tokens; ++i)
+      ids.push_back(kSpecial + rng.below(options.vocabulary - kSpecial));
+    return ids;
+  }
   std::string prompt;
   for (int64_t i = 0; i < options.prompt_words; ++i) {
     for (int64_t letters = 2 + rng.below(6); letters > 0; --letters)
       prompt += static_cast<char>('a' + rng.below(26));
     prompt += ' ';
   }
-  Json body = {{"prompt", prompt},
+  return prompt;
+}
+
+// The number after "name": in the text, or -1.
+int64_t number_after(std::string_view text, std::string_view name) {
+  const size_t at = text.rfind(name);
+  if (at == text.npos) return -1;
+  const size_t digits = text.find_first_of("0123456789", at + name.size());
+  return digits == text.npos
+             ? -1
+             : std::strtoll(std::string(text.substr(digits, 12)).c_str(), nullptr, 10);
+}
+
+std::string request_text(const LoadOptions& options, const LoadTarget& target, uint64_t number) {
+  Json body = {{"prompt", random_prompt(options, number)},
                {"max_tokens", options.tokens},
                {"stream", true},
+               {"stream_options", {{"include_usage", true}}},
                {"ignore_eos", true},
                {"seed", number}};
   if (!options.model.empty()) body["model"] = options.model;
@@ -142,7 +170,8 @@ LoadResult run_request(const LoadOptions& options, const LoadTarget& target, uin
   const auto begin = Clock::now();
   LoadConnection connection(target);
   if (!connection.send_all(request)) return result;
-  std::string unread;
+  std::string unread, usage;
+  constexpr size_t kUsageBytes = 4096;  // the end of an answer, where the usage is
   auto latest = begin;
   for (;;) {
     const std::string_view piece = connection.receive();
@@ -158,6 +187,8 @@ LoadResult run_request(const LoadOptions& options, const LoadTarget& target, uin
       at += kText.size();
       events += unread[at] != '"';
     }
+    usage += piece;
+    if (usage.size() > kUsageBytes) usage.erase(0, usage.size() - kUsageBytes);
     unread.erase(0, unread.size() > kText.size() ? unread.size() - kText.size() : 0);
     if (events == 0) continue;
     if (result.tokens == 0) {
@@ -169,7 +200,11 @@ LoadResult run_request(const LoadOptions& options, const LoadTarget& target, uin
     latest = now;
     result.tokens += events;
   }
+  result.last = elapsed(begin, latest);
   result.total = elapsed(begin, Clock::now());
+  // The last event counts better than the events do.
+  result.tokens = std::max(result.tokens, number_after(usage, "\"completion_tokens\""));
+  result.prompt_tokens = std::max<int64_t>(0, number_after(usage, "\"prompt_tokens\""));
   return result;
 }
 
@@ -205,7 +240,9 @@ void print_report(const Json& report) {
              report["requests"].get<int64_t>(), report["seconds"].get<double>(),
              report["good"].get<int64_t>(), report["refused"].get<int64_t>(),
              report["failed"].get<int64_t>());
-  fmt::print("{:.1f} tokens/s, {:.2f} requests/s\n", report["tokens_per_second"].get<double>(),
+  fmt::print("{:.1f} tokens/s, {:.1f} with prompts, {:.2f} requests/s\n",
+             report["tokens_per_second"].get<double>(),
+             report["total_tokens_per_second"].get<double>(),
              report["requests_per_second"].get<double>());
   const auto line = [](const char* what, const Json& values) {
     fmt::print("{:22} p50 {:8.2f} ms   p90 {:8.2f} ms   p99 {:8.2f} ms\n", what,
@@ -213,6 +250,7 @@ void print_report(const Json& report) {
                values["p99"].get<double>() * 1e3);
   };
   line("time to first token", report["ttft_seconds"]);
+  line("time per output token", report["tpot_seconds"]);
   line("time between tokens", report["itl_seconds"]);
   line("whole request", report["e2e_seconds"]);
 }
@@ -222,13 +260,15 @@ void bench_server(const LoadOptions& options) {
   const auto begin = Clock::now();
   const std::vector<LoadResult> results = run_load(options, target);
   const double time = elapsed(begin, Clock::now());
-  std::vector<double> first, gaps, total;
-  int64_t tokens = 0, good = 0, refused = 0, failed = 0;
+  std::vector<double> first, each, gaps, total;
+  int64_t tokens = 0, prompts = 0, good = 0, refused = 0, failed = 0;
   for (const LoadResult& result : results) {
-    tokens += result.tokens;
+    tokens += result.tokens, prompts += result.prompt_tokens;
     if (result.status == 200 && result.tokens > 0) {
       ++good;
       first.push_back(result.first);
+      if (result.tokens > 1)
+        each.push_back((result.last - result.first) / static_cast<double>(result.tokens - 1));
       total.push_back(result.total);
       gaps.insert(gaps.end(), result.gaps.begin(), result.gaps.end());
     } else if (result.status == 429 || result.status == 503) {
@@ -244,8 +284,12 @@ void bench_server(const LoadOptions& options) {
                        {"failed", failed},
                        {"seconds", time},
                        {"tokens_per_second", static_cast<double>(tokens) / time},
+                       {"prompt_tokens", prompts},
+                       {"output_tokens", tokens},
+                       {"total_tokens_per_second", static_cast<double>(tokens + prompts) / time},
                        {"requests_per_second", static_cast<double>(good) / time},
                        {"ttft_seconds", spread(first)},
+                       {"tpot_seconds", spread(each)},
                        {"itl_seconds", spread(gaps)},
                        {"e2e_seconds", spread(total)}};
   options.json ? fmt::print("{}\n", dump(report)) : print_report(report);
@@ -260,7 +304,9 @@ void add_bench_serve(CLI::App& bench_app, Action& action) {
   auto options = std::make_shared<LoadOptions>();
   command->footer(
       "Example: dsv4 bench serve http://127.0.0.1:8000 --clients 16 --requests 200\n"
-      "Requests are streamed completions of random words that run to --tokens.");
+      "         dsv4 bench serve --prompt-tokens 8192 --vocabulary 129280 --tokens 1024 --clients "
+      "64\n"
+      "Requests are streamed completions of random words or ids that run to --tokens.");
   command->add_option("URL", options->url, "server")->capture_default_str();
   command->add_option("--model", options->model, "model name; default: the server's own");
   command->add_option("--key", options->key, "API key");
@@ -274,6 +320,15 @@ void add_bench_serve(CLI::App& bench_app, Action& action) {
       ->check(number_in(0, 1e6));
   command->add_option("--prompt-words", options->prompt_words, "random words of each prompt")
       ->check(integer_in(1, 1 << 20))
+      ->capture_default_str();
+  CLI::Option* prompt = command
+                            ->add_option("--prompt-tokens", options->prompt_tokens,
+                                         "random token ids of each prompt, instead of words")
+                            ->check(integer_in(1, 1 << 24));
+  command
+      ->add_option("--vocabulary", options->vocabulary, "--prompt-tokens: ids are less than this")
+      ->check(integer_in(16, 1 << 24))
+      ->needs(prompt)
       ->capture_default_str();
   command->add_option("--tokens", options->tokens, "tokens of each answer")
       ->check(integer_in(1, 1 << 20))

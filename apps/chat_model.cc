@@ -6,12 +6,16 @@
 
 #include "apps/common.h"
 #include "apps/generation.h"
+#include "apps/synthetic_tokenizer.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/chat/model_folder.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/fingerprint.h"
+#include "dsv4/model/released.h"
+#include "dsv4/plan/synthetic.h"
+#include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
 namespace {
@@ -37,13 +41,32 @@ int64_t step_tokens(const Devices& devices, const ExpertOptions& experts) {
   return experts.wanted() ? 8192 : 2048;
 }
 
+Tokenizer tokenizer_of(const ChatModelOptions& options, const std::string& folder) {
+  if (options.random.synthetic.empty()) return load_tokenizer(folder);
+  const std::string demo = read_text_file(tokenizer_file(folder));
+  const int64_t tokens = released_config(options.random.synthetic).vocab_size;
+  return Tokenizer::parse(widened_tokenizer(demo, tokens), "the synthetic tokenizer");
+}
+
+void make_random_weights([[maybe_unused]] Model& model, [[maybe_unused]] const Devices& devices,
+                         [[maybe_unused]] uint64_t seed, [[maybe_unused]] int64_t cache_bytes,
+                         [[maybe_unused]] const Context& steps,
+                         [[maybe_unused]] const std::optional<ExpertMemory>& outside) {
+#if DSV4_CUDA
+  make_on_devices(model, devices, seed, cache_bytes, steps, outside ? &*outside : nullptr);
+#endif
+}
+
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,
                                         const ServedModel& text,
                                         std::function<void()>& finish_record) {
   check_expert_options(options.experts, options.device);
   const Devices devices = open_devices(options.device);
-  auto model =
-      std::make_shared<Model>(load_with_drafter(options.speculate, folder, options.device));
+  const bool random = !options.random.synthetic.empty();
+  auto model = std::make_shared<Model>(
+      random ? make_synthetic_model(options.random, DrafterKind::kNone,
+                                    ShardId{0, static_cast<int>(devices.size())})
+             : load_with_drafter(options.speculate, folder, options.device));
   check_vocabulary(*text.tokenizer, *model);
   const int64_t context =
       std::min<int64_t>(options.context.value_or(kChatContext), model->config().max_positions);
@@ -58,7 +81,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
                        .tiers = tiers_of(options),
                        .block_events = options.block_events,
                        .max_scored_tokens = options.max_scored_tokens};
-  apply_speculation(options.speculate, *model, engine);
+  apply_speculation(options.speculate, *model, options.device, engine);
   if (!engine.tiers.folder.empty()) engine.model_identity = model_identity(folder);
   engine.cache_tokens =
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
@@ -67,9 +90,14 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
   const auto record = std::make_shared<const ExpertRecord>(
       options.record, options.device, options.experts.wanted(), model->config());
   engine.expert_trace = record->trace();
-  place_model(*model, devices, cache_bytes(*model, engine), step_context(engine),
-              expert_memory(options.experts, model->config(), cache_limits(engine),
-                            engine.tiers.ram_bytes));
+  const std::optional<ExpertMemory> outside =
+      expert_memory(options.experts, model->config(), cache_limits(engine), engine.tiers.ram_bytes);
+  if (random) {
+    make_random_weights(*model, devices, options.random.seed, cache_bytes(*model, engine),
+                        step_context(engine), outside);
+  } else {
+    place_model(*model, devices, cache_bytes(*model, engine), step_context(engine), outside);
+  }
   record->begin(*model);
   if (options.record.wanted()) finish_record = [record, model] { record->finish(*model); };
   return model_engine(std::move(model), engine);
@@ -78,7 +106,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
 }  // namespace
 
 void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
-  command.add_option("MODEL", options.model, "model folder, ORG/NAME, or demo")->required();
+  command.add_option("MODEL", options.model, "model folder, ORG/NAME, or demo");
   add_device(command, options.device);
   add_threads(command);
   add_numerics(command, options.numerics);
@@ -125,13 +153,21 @@ void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
   command.add_option("--engine", options.engine, "script:FILE answers from a file, for tests");
 }
 
+std::string folder_of(const ChatModelOptions& options) {
+  const bool random = !options.random.synthetic.empty();
+  if (random && !options.disk_cache.empty())
+    fail(ErrorCode::kBadInput, "--disk-cache keeps prefixes of a model folder, not of --synthetic");
+  return find_model(random ? "demo" : options.model);
+}
+
 ChatModel load_chat_model(const ChatModelOptions& options) {
-  const std::string folder = find_model(options.model);
+  const std::string folder = folder_of(options);
   ChatModel model;
-  model.text =
-      std::make_shared<ServedModel>(std::make_shared<const Tokenizer>(load_tokenizer(folder)));
+  model.text = std::make_shared<ServedModel>(
+      std::make_shared<const Tokenizer>(tokenizer_of(options, folder)));
   ServedModel& text = *model.text;
-  text.names.push_back(options.model);
+  text.names.push_back(options.model.empty() ? "synthetic-" + options.random.synthetic
+                                             : options.model);
   text.chat = chat_options_of_folder(folder, options.effort_profile, options.thinking);
   text.sampling = load_sampling_defaults(folder);
   text.created = std::time(nullptr);

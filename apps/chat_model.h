@@ -11,6 +11,7 @@
 #include "apps/expert_options.h"
 #include "apps/expert_record.h"
 #include "apps/speculate_options.h"
+#include "apps/synthetic_model.h"
 #include "dsv4/cache/block_events.h"
 #include "dsv4/server/engine_port.h"
 #include "dsv4/server/served_model.h"
@@ -37,6 +38,7 @@ struct ChatModelOptions {
   std::function<void(const std::string& error)> on_disk_state;  // UnitStoreOptions
   BlockEvents block_events;                                     // EngineOptions
   SpeculateOptions speculate;
+  SyntheticOptions random;  // in place of a model folder; the demo's texts stand for its own
   bool deterministic = false;
   std::vector<ImplChoice> choices;
   Numerics numerics = Numerics::kOfficial;
@@ -50,6 +52,8 @@ struct ChatModel {
 };
 
 void add_chat_model_options(CLI::App& command, ChatModelOptions& options);
+// The folder whose tokenizer and texts the model has. Throws where there is no such model.
+std::string folder_of(const ChatModelOptions& options);
 ChatModel load_chat_model(const ChatModelOptions& options);
 
 }  // namespace dsv4::apps

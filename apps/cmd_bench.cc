@@ -142,7 +142,8 @@ CacheLimits limits_of(const DecodeOptions& options, const RoundKind& kind, int64
           .max_batch_tokens = std::max<int64_t>(batch * tokens, 64),
           .max_logits_rows = kind.drafts > 0 ? batch * tokens : 0,
           .max_drafts = kind.drafts,
-          .drafter = kind.mtp};
+          .drafter = kind.drafter,
+          .draft_head = kind.draft_head};
 }
 CacheLimits limits_of(const PrefillOptions& options, int64_t tokens) {
   return {.max_tokens = tokens,
@@ -192,7 +193,8 @@ Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind&
   Json row = {{"batch", batch},
               {"context", context},
               {"draft_tokens", kind.drafts},
-              {"drafts_from", kind.mtp ? "mtp" : "lookup"},
+              {"draft_head", kind.draft_head ? "k4" : "same"},
+              {"drafts_from", kind.drafter == DrafterKind::kNone ? "lookup" : name(kind.drafter)},
               {"accept", kind.chances},
               {"ms_per_round", 1e3 * time},
               {"draft_ms", 1e3 * median(drafts)},
@@ -369,9 +371,19 @@ void check_positions(const Model& model, const std::vector<CacheLimits>& caches)
   }
 }
 
+void check_drafts(const Model& model, const std::vector<RoundKind>& kinds) {
+  const int64_t block = model.config().dspark.block_size;
+  for (const RoundKind& kind : kinds) {
+    if (kind.drafter == DrafterKind::kDspark && kind.drafts > block)
+      fail(ErrorCode::kBadInput, "--draft-tokens {}: the model's DSpark block guesses {}",
+           kind.drafts, block);
+  }
+}
+
 void bench_decode(DecodeOptions options) {
-  const std::vector<RoundKind> kinds = round_kinds(options.rounds);
-  if (std::ranges::any_of(kinds, &RoundKind::mtp)) options.drafter = DrafterKind::kMtp;
+  const std::vector<RoundKind> kinds = round_kinds(options.rounds, !is_cpu(options.device));
+  for (const RoundKind& kind : kinds)
+    if (kind.drafter != DrafterKind::kNone) options.drafter = kind.drafter;
   const std::vector<int64_t> batches = parse_numbers("--batch", options.batch, kMaxSequences),
                              contexts = parse_numbers("--context", options.context, kMaxTokens);
   std::vector<CacheLimits> caches;
@@ -383,6 +395,7 @@ void bench_decode(DecodeOptions options) {
   const std::unique_ptr<AtomicFile> counts = open_counts_file(options.counts_out);
   BenchModel bench(options, caches);
   check_positions(bench.model(), caches);
+  check_drafts(bench.model(), kinds);
   if (counts != nullptr) require_counted_steps(bench.model());
   Json results = Json::array();
   for (const int64_t context : contexts) {
@@ -418,6 +431,8 @@ void add_bench(CLI::App& app, Action& action) {
       "1,8,32 --context 4096,65536 --json\n"
       "Speculation: dsv4 bench decode --synthetic flash --experts k3-e4m3 --device cuda "
       "--speculate mtp --draft-tokens 0,1,2,3 --accept 0.79,0.61,0.46 --steps 128\n"
+      "DSpark instead of MTP: --speculate dspark --draft-tokens 0,5 --accept "
+      "0.86,0.8,0.77,0.66,0.89\n"
       "Contexts are not prefilled: cache entries are random (on the CPU: zero).");
   auto d = std::make_shared<DecodeOptions>();
   add_bench_options(*decode, *d);

@@ -84,7 +84,7 @@ PlanOptions expert_options(const InspectOptions& options) {
   plan.recipe = options.step.recipe;
   plan.machine = options.step.gpu.empty() ? "1xh200" : "1x" + options.step.gpu;
   plan.numerics = options.step.numerics;
-  plan.mtp = options.step.mtp;
+  plan.mtp = options.step.mtp, plan.dspark = options.step.dspark;
   return plan;
 }
 

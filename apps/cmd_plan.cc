@@ -112,6 +112,7 @@ void print_plan_json(const PlannedModel& model, const std::vector<MachineFit>& f
       {"cache_bytes", plan.cache_bytes},
       {"prefix_checkpoint_bytes", plan.checkpoint_bytes},
       {"workspace_bytes", plan.workspace.total()},
+      {"draft_head_bytes", plan.draft_head_bytes},
       {"workspace_parts",
        {{"scratch", plan.workspace.step},
         {"logits", plan.workspace.logits},
@@ -163,6 +164,10 @@ void print_memory(const MemoryPlan& plan) {
       size_text(plan.workspace.total()), request.batch_tokens, size_text(plan.workspace.step),
       size_text(plan.workspace.logits), size_text(plan.workspace.sampling),
       size_text(plan.workspace.kernels));
+  if (plan.draft_head_bytes > 0)
+    fmt::print(
+        "             on a GPU a copy of the head in 4 bits for guesses, {} (--draft-head)\n",
+        size_text(plan.draft_head_bytes));
 }
 
 void print_ranks(const std::vector<RankPlan>& ranks) {
@@ -259,6 +264,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(number_in(0, 1 << 20));
   add_plan_experts(*command, options->in_host_memory);
   command->add_flag("--mtp", options->mtp, "include the drafter, as --speculate mtp runs it");
+  command->add_flag("--dspark", options->dspark, "include it, as --speculate dspark runs it");
   add_numerics(*command, options->numerics);
   add_threads(*command);
   command->add_flag("--json", options->json, "print one JSON object");

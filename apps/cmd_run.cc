@@ -255,7 +255,7 @@ void run(const RunOptions& options) {
   check_vocabulary(tokenizer, model);
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
   EngineOptions how = engine_options(options, all);
-  apply_speculation(options.speculate, model, how);
+  apply_speculation(options.speculate, model, options.device, how);
   add_prompt_cache(options, folder, model, all.size(), how);
   const ExpertRecord record(options.record, options.device, options.experts.wanted(),
                             model.config());

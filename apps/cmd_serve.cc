@@ -89,7 +89,7 @@ void want_descriptors(size_t connections) {
 template <class Use>
 void with_replay_file(const ServeOptions& options, const Use& use) {
   try {
-    const std::string tokenizer = read_text_file(tokenizer_file(find_model(options.model.model)));
+    const std::string tokenizer = read_text_file(tokenizer_file(folder_of(options.model)));
     use(replay_file(options.model.disk_cache, tokenizer), tokenizer);
   } catch (const Error& error) {
     log_line("replay_map", {{"error", error.what()}});
@@ -150,7 +150,8 @@ std::unique_ptr<TraceExporter> export_traces(ServeOptions& options) {
 }
 
 void serve(ServeOptions options) {
-  tokenizer_file(find_model(options.model.model));  // throws before a port is taken
+  check_synthetic_options(options.model.random, options.model.model, options.model.device, "serve");
+  tokenizer_file(folder_of(options.model));  // throws before a port is taken
   options.service.api_keys = {{"environment", env("DSV4_API_KEY")}, {"option", options.api_key}};
   options.service.version = version_text();
   options.service.drain = std::chrono::seconds(options.drain_seconds);
@@ -402,6 +403,7 @@ void add_serve(CLI::App& app, Action& action) {
       "         curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "           -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'");
   add_chat_model_options(*command, options->model);
+  add_synthetic_options(*command, options->model.random);
   add_request_options(*command, *options);
   add_server_options(*command, *options);
   add_expert_record(*command, options->model.record);

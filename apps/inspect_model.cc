@@ -1,5 +1,7 @@
 #include "apps/inspect.h"
 
+#include <fmt/ranges.h>
+
 #include "apps/common.h"
 #include "apps/generation.h"
 #include "apps/json_report.h"
@@ -60,7 +62,7 @@ Json describe(const Model& model, const WeightSummary& weights,
           {"formats", amounts_json(weights.formats)},
           {"codebooks", codebooks_of(model)},
           {"parts", amounts_json(weights.parts)},
-          {"drafter", model.weights().drafter ? Json("mtp") : Json()},
+          {"drafter", model.weights().drafter ? Json(name(model.weights().drafter->kind)) : Json()},
           {"unknown_config_keys", c.unknown},
           {"skipped_drafter_tensors", model.weights().skipped},
           {"unused_tensors", model.weights().unused},
@@ -75,9 +77,12 @@ void print_architecture(const Model& model) {
              c.head_dim, c.vocab_size);
   fmt::print("experts    {}, {} per token, {} shared\n", c.num_experts, c.experts_per_token,
              c.shared_experts);
-  if (model.weights().drafter)
+  if (const auto& drafter = model.weights().drafter; drafter && drafter->kind == DrafterKind::kMtp)
     fmt::print("drafter    one MTP block (--speculate mtp): window attention, {} experts\n",
                c.num_experts);
+  else if (drafter)
+    fmt::print("drafter    DSpark (--speculate dspark): {} stages, blocks of {}, sees layers {}\n",
+               drafter->layers.size(), c.dspark.block_size, fmt::join(c.dspark.taps, ", "));
   fmt::print("attention  window {}, indexer top {}, up to {} positions\n", c.window, c.index_topk,
              c.max_positions);
 }
@@ -141,8 +146,10 @@ Verified verify_numbers(const Checkpoint& checkpoint) {
 // With the drafter, if it can be loaded.
 Model load_all(const std::string& folder) {
   std::shared_ptr<const ModelSpec> spec = ModelSpec::load(folder);
-  const bool mtp = no_mtp(spec->checkpoint(), spec->config()).empty();
-  return Model(std::move(spec), {}, mtp ? DrafterKind::kMtp : DrafterKind::kNone);
+  const DrafterKind kind = drafter_kind(spec->config());
+  const bool there =
+      kind != DrafterKind::kNone && no_drafter(spec->checkpoint(), spec->config(), kind).empty();
+  return Model(std::move(spec), {}, there ? kind : DrafterKind::kNone);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "apps/bench_model.h"
 #include "apps/common.h"
+#include "apps/plan_model.h"
 #include "dsv4/base/error.h"
 #include "dsv4/plan/step_table.h"
 
@@ -40,7 +41,7 @@ Json table_json(const StepTable& table) {
 
 void print_table(const StepTable& table) {
   fmt::print("{} tokens: {}\n", table.tokens,
-             table.draft    ? "a pass of the MTP block"
+             table.draft    ? "guesses of the drafter for so many sequences"
              : table.decode ? "one of each sequence"
                             : "a chunk of one prompt");
   for (const StepCalls& calls : table.calls) {
@@ -83,6 +84,8 @@ void add_step_options(CLI::App& command, InspectStepOptions& options) {
       ->option_text("h100|h200");
   command.add_flag("--mtp", options.mtp,
                    "--step: with the MTP block, and the calls of a pass of it");
+  command.add_flag("--dspark", options.dspark,
+                   "--step: with DSpark's stages, and the calls of a block of it");
   add_deterministic(command, options.deterministic);
   add_numerics(command, options.numerics);
 }
@@ -96,7 +99,7 @@ void inspect_step(const InspectStepOptions& options, bool json) {
                    .context = options.context,
                    .numerics = options.numerics,
                    .batch_invariant = options.deterministic,
-                   .drafter = options.mtp});
+                   .drafter = wanted_drafter(options.mtp, options.dspark)});
   if (!json) {
     for (const StepTable& table : tables) print_table(table);
     return;

@@ -17,7 +17,7 @@ struct InspectStepOptions {
   std::string step, experts, dense, recipe, tokens = "1,8,32,4096", gpu;
   int64_t context = 4096;
   Numerics numerics = Numerics::kOfficial;
-  bool deterministic = false, mtp = false;
+  bool deterministic = false, mtp = false, dspark = false;
 };
 
 void add_step_options(CLI::App& command, InspectStepOptions& options);

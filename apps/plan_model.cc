@@ -43,23 +43,30 @@ Model model_of(const std::string& model, DrafterKind wanted) {
 
 // A checkpoint is validated as for a run, except that its weights are not read.
 Source source_of(const PlanOptions& options, WeightFormat released) {
+  const DrafterKind drafter = wanted_drafter(options.mtp, options.dspark);
   if (options.model.empty() == options.synthetic.empty())
     fail(ErrorCode::kBadInput, "{} needs either a model or --synthetic flash|pro", options.command);
   if (!options.synthetic.empty()) {
-    const ModelConfig config = released_config(options.synthetic);
+    const ModelConfig config = released_config(options.synthetic, drafter);
     return {.title = "official " + options.synthetic,
             .config = config,
-            .tensors = stored_tensors(official_tensor_list(config, options.mtp, released))};
+            .tensors = stored_tensors(
+                official_tensor_list(config, drafter != DrafterKind::kNone, released))};
   }
-  const Model model = model_of(options.model, options.mtp ? DrafterKind::kMtp : DrafterKind::kNone);
+  const Model model = model_of(options.model, drafter);
   StoredTensors tensors = stored_tensors(model.checkpoint());
-  if (!options.mtp) drop_drafter(tensors);
+  if (drafter == DrafterKind::kNone) drop_drafter(tensors);
   return {.title = model.checkpoint().folder(),
           .config = model.config(),
           .tensors = std::move(tensors)};
 }
 
 }  // namespace
+
+DrafterKind wanted_drafter(bool mtp, bool dspark) {
+  if (mtp && dspark) fail(ErrorCode::kBadInput, "--mtp and --dspark: a model has one drafter");
+  return mtp ? DrafterKind::kMtp : dspark ? DrafterKind::kDspark : DrafterKind::kNone;
+}
 
 PlannedModel plan_model(const PlanOptions& options) {
   auto [recipe, released] =
@@ -76,7 +83,7 @@ PlannedModel plan_model(const PlanOptions& options) {
                    .sequences = options.sequences,
                    .batch_tokens = options.batch_tokens,
                    .threads = num_threads(),
-                   .drafter = options.mtp});
+                   .drafter = options.mtp || options.dspark});
   return {.title = std::move(source.title),
           .recipe = std::move(recipe),
           .list = std::move(list),

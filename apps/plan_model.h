@@ -20,7 +20,7 @@ struct PlanOptions {
   std::optional<double> reserve_gib;
   Numerics numerics = Numerics::kOfficial;
   ExpertOptions in_host_memory;
-  bool mtp = false, json = false;
+  bool mtp = false, dspark = false, json = false;
 };
 
 struct PlannedModel {
@@ -29,6 +29,9 @@ struct PlannedModel {
   ConvertList list;
   MemoryPlan plan;
 };
+
+// What --mtp and --dspark ask for; kBadInput: both.
+DrafterKind wanted_drafter(bool mtp, bool dspark);
 
 // Reads headers, of a folder or at the hub, or takes the list of an official release.
 PlannedModel plan_model(const PlanOptions& options);

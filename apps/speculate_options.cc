@@ -10,15 +10,30 @@
 namespace dsv4::apps {
 namespace {
 
+// 0: chosen
+int64_t draft_tokens(const SpeculateOptions& options) {
+  return options.draft_tokens == "auto" ? 0 : options.draft_tokens[0] - '0';
+}
+
 // Why it is not run; empty: it is.
-std::string no_drafter(const ModelSpec& spec, const SpeculateOptions& options,
-                       const std::string& device) {
-  const std::string why = no_mtp(spec.checkpoint(), spec.config());
+std::string refusal(const ModelSpec& spec, DrafterKind kind, const SpeculateOptions& options,
+                    const std::string& device) {
+  const std::string why = no_drafter(spec.checkpoint(), spec.config(), kind);
   if (!why.empty()) return why;
-  if (num_ranks(device) > 1) return "the MTP block runs on a whole model only: give one device";
+  if (num_ranks(device) > 1) return "a drafter runs on a whole model only: give one device";
   if (options.source == "auto" && !is_cpu(device))
-    return "the MTP block has not been run on a GPU yet: give --speculate mtp to do so";
+    return fmt::format("on a GPU give --speculate {} for the model's drafter", name(kind));
+  const int64_t block = spec.config().dspark.block_size;
+  if (const int64_t drafts = draft_tokens(options); kind == DrafterKind::kDspark && drafts > block)
+    return fmt::format("--draft-tokens {}: the model's block guesses {}", drafts, block);
   return {};
+}
+
+// auto: the one of the checkpoint, whatever it is.
+DrafterKind wanted_kind(const SpeculateOptions& options, const ModelConfig& config) {
+  if (options.source == "dspark") return DrafterKind::kDspark;
+  return options.source == "auto" && !config.dspark.empty() ? DrafterKind::kDspark
+                                                            : DrafterKind::kMtp;
 }
 
 }  // namespace
@@ -28,37 +43,52 @@ void add_speculate_options(CLI::App& command, SpeculateOptions& options) {
       .add_option(
           "--speculate", options.source,
           "compute several tokens of an answer in a step where they can be guessed, by the model's "
-          "own drafter (mtp), from text that repeats text and from grammars (lookup); no token "
+          "own drafter (mtp, dspark), from text that repeats text and from grammars (lookup); no "
+          "token "
           "changes")
       ->check(CLI::IsMember({"auto", "mtp", "dspark", "lookup", "off"}))
       ->option_text("auto|mtp|dspark|lookup|off (off)");
   command.add_option("--draft-tokens", options.draft_tokens, "tokens guessed at a time, 1 to 7")
       ->check(CLI::IsMember({"auto", "1", "2", "3", "4", "5", "6", "7"}))
       ->option_text("auto|1..7 (auto)");
+  add_draft_head_option(command, options.draft_head);
 }
 
 Model load_with_drafter(const SpeculateOptions& options, const std::string& folder,
                         const std::string& device) {
-  if (options.source == "dspark")
-    fail(
-        ErrorCode::kUnsupported,
-        "--speculate dspark: this program does not run such drafters yet; want mtp, lookup or off");
   std::shared_ptr<const ModelSpec> spec = ModelSpec::load(folder);
   const int world = num_ranks(device);
-  if (options.source != "mtp" && options.source != "auto") return Model::of_ranks(spec, world);
-  const std::string why = no_drafter(*spec, options, device);
-  if (why.empty()) return Model(std::move(spec), {}, DrafterKind::kMtp);
-  if (options.source == "mtp")
-    fail(ErrorCode::kUnsupported, "--speculate mtp: {}; want lookup or off", why);
+  if (options.source == "off" || options.source == "lookup") return Model::of_ranks(spec, world);
+  const DrafterKind kind = wanted_kind(options, spec->config());
+  const std::string why = refusal(*spec, kind, options, device);
+  if (why.empty()) return Model(std::move(spec), {}, kind);
+  if (options.source != "auto")
+    fail(ErrorCode::kUnsupported, "--speculate {}: {}; want lookup or off", options.source, why);
   print_notice(fmt::format("note: speculation by lookup alone: {}", why));
   return Model::of_ranks(spec, world);
 }
 
-void apply_speculation(const SpeculateOptions& options, const Model& model, EngineOptions& engine) {
-  engine.speculate = options.source == "off"               ? Speculate::kOff
-                     : model.weights().drafter.has_value() ? Speculate::kMtp
-                                                           : Speculate::kLookup;
-  if (options.draft_tokens != "auto") engine.draft_tokens = options.draft_tokens[0] - '0';
+void apply_speculation(const SpeculateOptions& options, const Model& model,
+                       const std::string& device, EngineOptions& engine) {
+  engine.speculate = options.source == "off" ? Speculate::kOff : speculate_with_drafter(model);
+  engine.draft_tokens = draft_tokens(options);
+  engine.draft_head =
+      copies_head(options.draft_head, drafter_kind(engine.speculate), !is_cpu(device));
+}
+
+void add_draft_head_option(CLI::App& command, std::string& choice) {
+  command
+      .add_option(
+          "--draft-head", choice,
+          "what the model's drafter reads for its guesses: the head as it is stored (same), "
+          "or a copy in 4 bits (k4); auto: k4 for mtp on a GPU")
+      ->check(CLI::IsMember({"auto", "same", "k4"}))
+      ->option_text("auto|same|k4 (auto)");
+}
+
+bool copies_head(const std::string& choice, DrafterKind drafter, bool on_gpu) {
+  if (drafter == DrafterKind::kNone || choice == "same") return false;
+  return choice == "k4" || (drafter == DrafterKind::kMtp && on_gpu);
 }
 
 std::string speculation_text(const SpeculationStats& stats) {

@@ -32,6 +32,13 @@ optional_environment() {  # NAME PACKAGE...
   (environment "$@") || true
 }
 
+# The packages of ai-dynamo that its frontend and a worker import. It wants others, of which one is not on PyPI.
+optional_dynamo() {
+  (environment dynamo 'aiohttp<4' msgspec prometheus-client pyzmq transformers typing-extensions uvloop 'pydantic<2.14' &&
+    "$venvs/dynamo/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: --no-deps \
+      ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1 >>"$venvs/dynamo.log" 2>&1) || true
+}
+
 [ -x "$binary" ] || { echo "check_serve: no $binary: build preset $preset first" >&2; exit 1; }
 environment new openai anthropic
 environment old openai==1.40.0 anthropic==0.40.0 'httpx<0.28'
@@ -46,6 +53,7 @@ environment kv pyzmq msgspec msgpack pyyaml
 environment otlp opentelemetry-proto
 optional_environment comply llm-comply
 optional_environment aiperf aiperf
+optional_dynamo
 python=$venvs/new/bin/python status=0
 $python tools/serve/check_clients.py "$binary" "$venvs" "$@" || status=1
 if [ $# -eq 0 ]; then
@@ -70,6 +78,11 @@ if [ $# -eq 0 ]; then
   "$venvs/kv/bin/python" tools/serve/check_kv_events.py "$binary" "build/$preset/bin/kv_events_life" || status=1
   "$venvs/kv/bin/python" tools/serve/check_deploy.py "$binary" || status=1
   "$venvs/otlp/bin/python" tools/serve/check_traces.py "$binary" || status=1
+  if "$venvs/dynamo/bin/python" -c 'import dynamo.common.backend' 2>/dev/null; then
+    $python tools/serve/check_dynamo.py "$binary" "$venvs/dynamo" || status=1
+  else
+    echo "skipped: NVIDIA Dynamo (its packages are not to be had)"
+  fi
   page=0
   $python tools/serve/check_page.py "$binary" || page=$?
   if [ $page -eq 77 ]; then

@@ -152,6 +152,7 @@ for step in "${steps[@]}"; do
       bench decode_deterministic decode "${flash[@]}" --deterministic --batch 1,8,32 --context 4096
       bench rounds_lookup decode "${flash[@]}" --draft-tokens 0,1,2,3,7 --accept 0.9 --steps 128
       bench rounds_mtp decode "${flash[@]}" --speculate mtp --draft-tokens 0,1,2,3 --accept 0.79,0.61,0.46 --batch 1,8 --steps 128
+      bench rounds_dspark decode "${flash[@]}" --speculate dspark --draft-tokens 0,1,3,5 --accept 0.86,0.8,0.77,0.66,0.89 --batch 1,8 --steps 128
       bench decode_dense_k5 decode "${flash[@]}" --dense k5-e4m3 --batch 1,8 --context 4096
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
       bench prefill_8192 prefill "${flash[@]}" --tokens 8192,65536 --chunk 8192

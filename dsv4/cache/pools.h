@@ -1,7 +1,7 @@
 // Memory of a cache on one device: pools of pages, and compressor states. page_tables.h knows which
 // sequence holds which page.
 //
-//   pool    one tensor [num_pages, page_items] of a group: one layer's rows
+//   pool    one tensor [pages, page_items] of a group: one layer's rows
 //   state   one tensor [max_sequences, floats]: one compressor's newest tokens, a slot per sequence
 //   streams one tensor [max_sequences, bytes], with a drafter: those of the sequence's newest token
 
@@ -23,13 +23,16 @@ struct CachePlan {
     DType dtype = DType::kU8;
     int64_t page_items = 0;
     int64_t entry_bytes = 0, scale_bytes = 0;  // of one entry; 0: no scales apart
+    // Each sequence's slot has so many, after the pages of the group: for what no table lists.
+    int64_t own_pages = 0;
   };
   std::vector<CacheGroup> groups;
   std::vector<Pool> pools;
   std::vector<StateLayout> states;
   int max_sequences = 1;
-  int64_t streams_bytes = 0;  // of a sequence; 0: no drafter
+  int64_t streams_bytes = 0;  // of a sequence; 0: no drafter wants them
 
+  int64_t pages(const Pool& pool) const;
   int64_t bytes() const;  // of everything that CachePools will own
 };
 
@@ -42,7 +45,7 @@ class CachePools {
   const TensorView& streams() const { return streams_.view(); }
 
  private:
-  std::vector<Buffer> pools_;   // [num_pages, page_items] each
+  std::vector<Buffer> pools_;   // [pages, page_items] each
   std::vector<Buffer> states_;  // [max_sequences, floats] f32 each
   Buffer streams_;              // [max_sequences, streams_bytes] U8
 };

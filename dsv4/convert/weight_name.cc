@@ -47,10 +47,12 @@ class Names final : public WeightVisitor {
     config.hash_layers = {false, true};
     ModelWeights weights;
     visit_weights(config, weights, *this);
-    DrafterWeights drafter;
-    visit_drafter(config, 0, drafter, *this);
-    // A drafter projection of later releases, which recipes can name but the engine does not read.
-    add({"mtp.0.main_proj", WeightPart::kDrafter, "main_proj", Stored::kFp8, {}});
+    config.mtp_layers = 1;
+    config.dspark = {.block_size = 1, .markov_rank = 1, .noise = 0, .taps = {0}};
+    for (const DrafterKind kind : {DrafterKind::kMtp, DrafterKind::kDspark}) {
+      DrafterWeights drafter{.kind = kind};
+      visit_drafter(config, drafter, *this);
+    }
   }
 
   // Null when no matrix has this name.

@@ -34,6 +34,12 @@ int64_t sliding_pages(const CacheGroupSpec& group, int64_t max_rollback) {
   return ceil_div(group.keep_tokens + max_rollback - 1, group.page_entries) + 2;
 }
 
+// Tokens that stay beside those that the next one sees. A block of DSpark sees W tokens before it,
+// one more than the next token does.
+int64_t kept_longer(const CacheLimits& limits) {
+  return limits.max_rollback + (limits.drafter == DrafterKind::kDspark ? 1 : 0);
+}
+
 // A group that drops old entries must also hold the tokens of a step until they are dropped, and
 // what checkpoints keep of it; groups that drop nothing share their pages with checkpoints.
 CacheGroup group_plan(const CacheGroupSpec& spec, const CacheLimits& limits) {
@@ -41,14 +47,14 @@ CacheGroup group_plan(const CacheGroupSpec& spec, const CacheLimits& limits) {
   const int64_t shared = ceil_div(limits.cache_tokens / spec.ratio, spec.page_entries);
   const int64_t all = limits.max_sequences * longest;
   const int64_t whole = limits.cache_tokens == 0 ? all : std::clamp(shared, longest, all);
-  const int64_t sliding = limits.max_sequences * sliding_pages(spec, limits.max_rollback) +
+  const int64_t sliding = limits.max_sequences * sliding_pages(spec, kept_longer(limits)) +
                           ceil_div(limits.max_batch_tokens, spec.page_entries);
   const int64_t kept =
-      limits.checkpoints * ceil_div(spec.keep_tokens + limits.max_rollback - 1, spec.page_entries);
+      limits.checkpoints * ceil_div(spec.keep_tokens + kept_longer(limits) - 1, spec.page_entries);
   return {.tokens_per_entry = spec.ratio,
           .page_entries = spec.page_entries,
           .num_pages = spec.keep_tokens > 0 ? std::min(sliding, all) + kept : whole,
-          .keep_tokens = spec.keep_tokens > 0 ? spec.keep_tokens + limits.max_rollback : 0};
+          .keep_tokens = spec.keep_tokens > 0 ? spec.keep_tokens + kept_longer(limits) : 0};
 }
 
 int64_t entry_bytes(const ModelConfig& c, Numerics numerics) {
@@ -134,11 +140,13 @@ CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const Cache
     }
     layout.layers.push_back(layer);
   }
-  if (limits.drafter) {
-    layout.layers.push_back({.window = add_pool(entry_pool(config, numerics, kWindowGroup,
-                                                           page_entries(kWindowGroup)))});
-    plan.streams_bytes = stream_bytes(config, numerics);
+  for (int64_t block = 0; block < drafter_blocks(config, limits.drafter); ++block) {
+    CachePlan::Pool pool = entry_pool(config, numerics, kWindowGroup, page_entries(kWindowGroup));
+    if (limits.drafter == DrafterKind::kDspark)
+      pool.own_pages = ceil_div(config.dspark.block_size, page_entries(kWindowGroup));
+    layout.layers.push_back({.window = add_pool(pool)});
   }
+  if (limits.drafter == DrafterKind::kMtp) plan.streams_bytes = stream_bytes(config, numerics);
   return layout;
 }
 
@@ -159,24 +167,24 @@ KvRate kv_rate(const ModelConfig& config, Numerics numerics) {
   return rate;
 }
 
-SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics, bool drafter) {
+SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics, DrafterKind drafter) {
   const CacheLimits limits{.max_tokens = config.max_positions, .drafter = drafter};
   const CachePlan plan = plan_cache(config, numerics, limits).plan;
   const CacheGroupSpec window = cache_groups(config)[kWindowGroup];
   SequenceBytes bytes;
   for (const CachePlan::Pool& pool : plan.pools) {
     if (pool.group == kWindowGroup)
-      bytes.window += sliding_pages(window, 0) * pool.page_items * item_bytes(pool.dtype);
+      bytes.window += (sliding_pages(window, kept_longer(limits)) + pool.own_pages) *
+                      pool.page_items * item_bytes(pool.dtype);
   }
   for (const StateLayout& state : plan.states) bytes.states += state.floats() * kFloatBytes;
   bytes.states += plan.streams_bytes;
   return bytes;
 }
 
-int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics, bool drafter) {
-  int64_t bytes = 0;
-  if (drafter)
-    bytes += config.window * entry_bytes(config, numerics) + stream_bytes(config, numerics);
+int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics, DrafterKind drafter) {
+  int64_t bytes = drafter_blocks(config, drafter) * config.window * entry_bytes(config, numerics);
+  if (drafter == DrafterKind::kMtp) bytes += stream_bytes(config, numerics);
   for (const LayerSpec& spec : layer_schedule(config)) {
     bytes += config.window * entry_bytes(config, numerics);
     if (spec.kind == LayerKind::kCsa)

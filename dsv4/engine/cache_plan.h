@@ -32,7 +32,9 @@ struct CacheLimits {
   int64_t max_rollback = 0;      // tokens that a sequence can be taken back
   int64_t max_drafts = 0;        // tokens of a step that may not be committed (speculation)
   int checkpoints = 0;           // of prefixes that later sequences continue (prefix_cache.h)
-  bool drafter = false;          // the model's block that guesses has rows too (model/drafter.h)
+  // Its blocks have rows too (model/mtp.h, model/dspark.h).
+  DrafterKind drafter = DrafterKind::kNone;
+  bool draft_head = false;  // guesses read a copy of the head (draft_head.h)
 
   int64_t logits_rows() const { return max_logits_rows > 0 ? max_logits_rows : max_sequences; }
 };
@@ -44,6 +46,7 @@ IndexLayoutFp4 key_layout(const ModelConfig& config);
 int64_t stream_bytes(const ModelConfig& config, Numerics numerics);
 
 // The pools and states of all layers, the drafter's last, and for each which of them are its own.
+// DSpark's pools also have pages of each sequence's own, for the block that it guesses at present.
 struct CacheLayout {
   struct Layer {  // indices of CachePlan::pools and states; -1: has none
     int window = -1, entries = -1, keys = -1, state = -1, index_state = -1;
@@ -72,15 +75,17 @@ KvRate kv_rate(const ModelConfig& config, Numerics numerics);
 // Bytes of a sequence that do not depend on its length.
 struct SequenceBytes {
   int64_t window = 0;  // pages for W tokens wherever they begin, all layers
-  int64_t states = 0;  // newest tokens of the compressors; streams of the newest for the drafter
+  int64_t states = 0;  // newest tokens of the compressors; streams of the newest for MTP
   int64_t total() const { return window + states; }
 };
-SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics, bool drafter = false);
+SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics,
+                             DrafterKind drafter = DrafterKind::kNone);
 
 // A prefix that ends on a block boundary of every group is continued from its entries and these
 // bytes: the window's rows and, for compressors with overlap, the first half of the columns of the
-// last block, kv and gate (docs/spec/dsv4.md 5.3); with a drafter its rows, and the streams of the
-// last token.
-int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics, bool drafter = false);
+// last block, kv and gate (docs/spec/dsv4.md 5.3); with a drafter its rows, and for MTP the streams
+// of the last token.
+int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics,
+                         DrafterKind drafter = DrafterKind::kNone);
 
 }  // namespace dsv4

@@ -41,7 +41,7 @@ class CapturedSteps {
   // What a step of these extents is padded to; nothing if such a step is not captured.
   // run_tokens: of its longest run
   std::optional<StepExtents> padded(const StepExtents& exact, int64_t run_tokens) const;
-  // What a pass of the drafter over so many sequences is padded to.
+  // What a pass of MTP over so many sequences is padded to; a block of DSpark has as many runs.
   StepExtents draft(int64_t runs) const;
   // None of padded() has longer lists, or wants more memory, than the largest of these.
   std::vector<StepExtents> largest() const;

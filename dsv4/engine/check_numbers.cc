@@ -68,6 +68,9 @@ Traced trace(const HcPostArgs& a) {
 Traced trace(const HcHeadArgs& a) {
   return {{a.out}, a.fn.data};
 }
+Traced trace(const HcMeanArgs& a) {
+  return {{a.out}};
+}
 Traced trace(const CompressorArgs& a) {
   return {{a.out}, a.ape.data};
 }
@@ -141,8 +144,11 @@ ConstTensorView on_host(const ConstTensorView& view, Device* device, std::vector
 CheckNumbers::CheckNumbers(const Model& model)
     : names_(names_by_address(model.config(), model.weights())) {
   const auto& drafter = model.weights().drafter;
-  if (drafter && !drafter->layer.moe.images.empty())
-    names_.emplace(drafter->layer.moe.images.gate_up_bytes.data, "mtp.0.ffn.experts");
+  for (size_t block = 0; drafter && block < drafter->layers.size(); ++block) {
+    const ExpertImages& images = drafter->layers[block].moe.images;
+    if (!images.empty())
+      names_.emplace(images.gate_up_bytes.data, fmt::format("mtp.{}.ffn.experts", block));
+  }
   for (size_t l = 0; l < model.weights().layers.size(); ++l) {
     const ExpertImages& images = model.weights().layers[l].moe.images;
     if (!images.empty())
@@ -158,8 +164,8 @@ void CheckNumbers::observe(const OpCall& call) {
 #endif
   const Traced traced =
       trace_one_of(call, embed, rms_norm, head_norm, rope, quantize_q8, fake_quant, hadamard,
-                   linear, hc_pre, hc_post, hc_head, compressor, index_scores, sparse_mla, router,
-                   experts, experts_hidden, experts_output, moe_hidden, moe);
+                   linear, hc_pre, hc_post, hc_head, hc_mean, compressor, index_scores, sparse_mla,
+                   router, experts, experts_hidden, experts_output, moe_hidden, moe);
   const auto named = names_.find(traced.weight);
   const bool own = traced.weight != nullptr && named != names_.end();
   if (own) latest_ = named->second;

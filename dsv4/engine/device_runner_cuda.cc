@@ -11,11 +11,12 @@
 //   sample    on the device; the only wait of a step is for the sampled ids
 //   ranks     a rank of several: exchanges are kernels of the step (comm/device_ranks.h), or in a
 //             benchmark of one rank alone copies (comm/local_copies.h)
-//   drafts    passes of the drafter, each of which takes the ids that the one before has drawn: one
-//             graph and one wait for all drafts of a round
+//   drafts    passes of the drafter, or what follows from its block, each of which takes the ids
+//             that the one before has drawn: one graph and one wait for all drafts of a round
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -78,7 +79,7 @@ class DeviceRunner : public Runner {
   const Scratch& scratch() const override { return scratch_; }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits, const DrafterStreams& drafter) override;
-  std::vector<std::vector<int32_t>> draft(const DraftChain& chain) override;
+  Drafted draft(const DraftChain& chain) override;
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {
     return sampler_.sample(context_, logits, rows);
   }
@@ -101,7 +102,7 @@ class DeviceRunner : public Runner {
   // What the graph of a round's drafts depends on. terms, mask: some row has them
   struct DraftSize {
     int64_t rows = 0;
-    size_t passes = 0;
+    size_t guesses = 0;
     bool terms = false, mask = false;
     auto operator<=>(const DraftSize&) const = default;
   };
@@ -111,6 +112,9 @@ class DeviceRunner : public Runner {
   std::optional<StepExtents> decode_extents(const ForwardBatch& batch, const StepExtents& exact,
                                             const TensorView& logits) const;
   void choose_experts(Step& step, bool decodes);
+  // What a chain computes and draws, for so many rows; makes the lists.
+  std::function<void()> passes_of(const DraftChain& chain, int64_t rows);
+  std::function<void()> block_of(const DraftChain& chain, int64_t rows);
   void run_captured(Captured& captured, const TensorView& logits,
                     const std::function<void()>& enqueue);
   // Lists that are written into list_scratch_, from where it begins, and read from the mirror.
@@ -196,7 +200,7 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
   lists_copied_.wait();  // the last step's lists have left the memory that this one's go to
   const Scratch::Scope scope(list_scratch_);
   StepExtents exact = step_extents(model_.cache_groups(), batch);
-  exact.enters = drafter.streams.rank > 0;
+  exact.enters = drafter_of(model_, caches);
   const std::optional<StepExtents> decode = decode_extents(batch, exact, logits);
   const std::optional<StepExtents> captured = captures() ? decode : std::nullopt;
   Step step =
@@ -223,31 +227,54 @@ void DeviceRunner::choose_experts(Step& step, bool decodes) {
   step.waves = waves_.get();
 }
 
-std::vector<std::vector<int32_t>> DeviceRunner::draft(const DraftChain& chain) {
-  lists_copied_.wait();
-  const Scratch::Scope scope(list_scratch_);
+std::function<void()> DeviceRunner::passes_of(const DraftChain& chain, int64_t rows) {
   const std::byte* const lists = list_scratch_.taken().data;
-  const size_t passes = chain.passes.size();
-  const StepExtents extents = captured_steps_.draft(std::ssize(chain.passes[0].runs));
-  const int64_t rows = extents.runs;
+  const StepExtents extents = captured_steps_.draft(rows);
   std::vector<Step> steps;
-  for (size_t pass = 0; pass < passes; ++pass) {
+  for (size_t pass = 0; pass < chain.guesses(); ++pass) {
     steps.push_back(make_draft_step(context_, model_.config(), model_.cache_groups()[kWindowGroup],
                                     chain.passes[pass], extents, step_lists(lists), scratch_));
+    steps.back().draft_head = chain.buffers->head();
     if (pass > 0) steps.back().ids = sampler_.drafts(pass - 1, rows);
   }
-  send_step_lists();
-  sampler_.send(chain, rows);
-  const auto enqueue = [&] {
-    for (size_t pass = 0; pass < passes; ++pass) {
-      model_.draft(steps[pass], chain.cache, chain.before(pass), chain.after(pass, rows),
-                   chain.logits.slice(0, 0, rows));
+  return [this, &chain, rows, steps = std::move(steps)]() mutable {
+    for (size_t pass = 0; pass < steps.size(); ++pass) {
+      model_.draft(steps[pass], chain.caches[0], chain.before(pass), chain.after(pass, rows),
+                   chain.logits(pass, rows));
       sampler_.draw(context_, chain, pass, rows);
     }
   };
-  const DraftSize size{rows, passes, !chain.sampling.term_begin.empty(),
+}
+
+std::function<void()> DeviceRunner::block_of(const DraftChain& chain, int64_t rows) {
+  const int64_t guesses = std::ssize(chain.sequences);
+  Step step = make_block_step(context_, model_.config(), model_.cache_groups()[kWindowGroup],
+                              chain.passes[0], block_extents(model_.config(), rows, guesses),
+                              step_lists(list_scratch_.taken().data), scratch_);
+  step.draft_head = chain.buffers->head();
+  return [this, &chain, rows, guesses, step]() mutable {
+    model_.draft_block(step, chain.caches, chain.block_rows(rows));
+    for (size_t guess = 0; guess < chain.guesses(); ++guess) {
+      const ConstTensorView before =
+          guess == 0 ? step.drafter.newest : ConstTensorView(sampler_.drafts(guess - 1, rows));
+      model_.guess_after(step, before, chain.block_rows(guess, rows));
+      sampler_.draw(context_, chain, guess, rows);
+    }
+    model_.confidences(step, chain.block_rows(rows), sampler_.confidences(rows * guesses));
+  };
+}
+
+Drafted DeviceRunner::draft(const DraftChain& chain) {
+  lists_copied_.wait();
+  const Scratch::Scope scope(list_scratch_);
+  const int64_t rows = captured_steps_.draft(std::ssize(chain.passes[0].runs)).runs;
+  const std::function<void()> enqueue =
+      chain.block() ? block_of(chain, rows) : passes_of(chain, rows);
+  send_step_lists();
+  sampler_.send(chain, rows);
+  const DraftSize size{rows, chain.guesses(), !chain.sampling.term_begin.empty(),
                        !chain.sampling.mask.empty()};
-  captures() ? run_captured(captured_drafts_[size], chain.logits, enqueue) : enqueue();
+  captures() ? run_captured(captured_drafts_[size], chain.buffers->logits(), enqueue) : enqueue();
   return sampler_.take(chain, rows);
 }
 

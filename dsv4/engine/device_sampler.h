@@ -19,13 +19,16 @@ class DeviceSampler {
   std::vector<Sampled> sample(const Context& context, const ConstTensorView& logits,
                               const SampleRows& rows);
 
-  // The drafts of a chain, each pass padded to `rows` rows: sends its lists,
+  // The drafts of a chain, each guess padded to `rows` rows: sends its lists,
   void send(const DraftChain& chain, int64_t rows);
-  // draws the drafts of a pass, [rows] I32 at drafts(pass, rows),
-  void draw(const Context& context, const DraftChain& chain, size_t pass, int64_t rows);
-  TensorView drafts(size_t pass, int64_t rows) const;
-  // and waits for all of them.
-  std::vector<std::vector<int32_t>> take(const DraftChain& chain, int64_t rows);
+  // draws a guess, [rows] I32 at drafts(guess, rows),
+  void draw(const Context& context, const DraftChain& chain, size_t guess, int64_t rows);
+  TensorView drafts(size_t guess, int64_t rows) const;
+  // and waits for all of them, and for what a block says of them at confidences(), [n, 1] f32.
+  TensorView confidences(int64_t n) const {
+    return there(DType::kF32, layout_.confidences_at, {n, 1});
+  }
+  Drafted take(const DraftChain& chain, int64_t rows);
 
  private:
   // Copies the parts of the lists that these rows have, and nothing else.

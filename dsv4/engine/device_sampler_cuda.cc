@@ -102,8 +102,9 @@ std::vector<Sampled> DeviceSampler::sample(const Context& context, const ConstTe
 void DeviceSampler::send(const DraftChain& chain, int64_t rows) {
   const SampleRows& given = chain.sampling;
   const auto n = static_cast<size_t>(rows), given_rows = given.params.size();
-  DSV4_CHECK(std::ssize(chain.passes) * rows <= layout_.drafts, "{} drafts of {} rows, room for {}",
-             chain.passes.size(), rows, layout_.drafts);
+  const int64_t guesses = std::ssize(chain.sequences);
+  DSV4_CHECK(guesses * rows <= layout_.drafts, "{} drafts of {} rows, room for {}", guesses, rows,
+             layout_.drafts);
   std::vector<SamplingParams> params(given.params.begin(), given.params.end());
   params.resize(n, {.temperature = 0});
   std::vector<uint64_t> steps(given.steps.begin(), given.steps.end());
@@ -115,41 +116,46 @@ void DeviceSampler::send(const DraftChain& chain, int64_t rows) {
   send(SampleRows{
       .params = params, .steps = steps, .terms = given.terms, .term_begin = begin, .mask = mask});
   auto* number = here<uint64_t>(layout_.draft_steps_at);
-  for (size_t pass = 0; pass < chain.passes.size(); ++pass)
-    for (const uint64_t step : steps) *number++ = step + pass;
-  copy_to_device(layout_.draft_steps_at,
-                 layout_.draft_steps_at + 8 * rows * std::ssize(chain.passes));
+  for (size_t guess = 0; guess < chain.guesses(); ++guess)
+    for (const uint64_t step : steps) *number++ = step + guess;
+  copy_to_device(layout_.draft_steps_at, layout_.draft_steps_at + 8 * rows * guesses);
 }
 
-TensorView DeviceSampler::drafts(size_t pass, int64_t rows) const {
-  return there(DType::kI32, layout_.drafts_at + 4 * rows * static_cast<int64_t>(pass), {rows});
+TensorView DeviceSampler::drafts(size_t guess, int64_t rows) const {
+  return there(DType::kI32, layout_.drafts_at + 4 * rows * static_cast<int64_t>(guess), {rows});
 }
 
-void DeviceSampler::draw(const Context& context, const DraftChain& chain, size_t pass,
+void DeviceSampler::draw(const Context& context, const DraftChain& chain, size_t guess,
                          int64_t rows) {
   const std::byte* const block = device_block_.view().data;
+  const TensorView logits = chain.logits(guess, rows);
   ConstTensorView mask;
-  if (pass == 0 && !chain.sampling.mask.empty())
-    mask = there(DType::kI32, layout_.mask_at, {rows, ceil_div(chain.logits.dim(1), 32)});
-  SampleArgs args =
-      this->args(chain.logits.slice(0, 0, rows), !chain.sampling.term_begin.empty(), mask);
+  if (guess == 0 && !chain.sampling.mask.empty())
+    mask = there(DType::kI32, layout_.mask_at, {rows, ceil_div(logits.dim(1), 32)});
+  SampleArgs args = this->args(logits, !chain.sampling.term_begin.empty(), mask);
   args.steps = {reinterpret_cast<const uint64_t*>(block + layout_.draft_steps_at) +
-                    pass * static_cast<size_t>(rows),
+                    guess * static_cast<size_t>(rows),
                 static_cast<size_t>(rows)};
-  args.ids = drafts(pass, rows);
+  args.ids = drafts(guess, rows);
   dsv4::sample(context, args);
 }
 
-std::vector<std::vector<int32_t>> DeviceSampler::take(const DraftChain& chain, int64_t rows) {
-  const int64_t passes = std::ssize(chain.passes);
-  copy_to_host(layout_.drafts_at, layout_.drafts_at + 4 * rows * passes);
+Drafted DeviceSampler::take(const DraftChain& chain, int64_t rows) {
+  const int64_t guesses = std::ssize(chain.sequences);
+  copy_to_host(layout_.drafts_at, chain.block() ? layout_.confidences_at + 4 * rows * guesses
+                                                : layout_.drafts_at + 4 * rows * guesses);
   device_.wait();
-  std::vector<std::vector<int32_t>> ids;
-  for (int64_t pass = 0; pass < passes; ++pass) {
-    const int32_t* const drawn = here<int32_t>(layout_.drafts_at) + pass * rows;
-    ids.emplace_back(drawn, drawn + chain.passes[static_cast<size_t>(pass)].ids.size());
+  Drafted drafted;
+  for (int64_t guess = 0; guess < guesses; ++guess) {
+    const auto n = chain.sequences[static_cast<size_t>(guess)];
+    const int32_t* const drawn = here<int32_t>(layout_.drafts_at) + guess * rows;
+    drafted.ids.emplace_back(drawn, drawn + n);
+    if (!chain.block()) continue;
+    const float* const confidences = here<float>(layout_.confidences_at) + guess * rows;
+    std::vector<float>& chances = drafted.chances.emplace_back();
+    for (int64_t i = 0; i < n; ++i) chances.push_back(chance_of(confidences[i]));
   }
-  return ids;
+  return drafted;
 }
 
 }  // namespace dsv4

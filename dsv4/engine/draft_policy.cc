@@ -64,13 +64,40 @@ bool DraftOffer::drafter_gives_more(int64_t k) const {
   return expected_tokens(drafter, k) > expected_tokens(own, k);
 }
 
-void DraftPolicy::observe_drafter(int64_t passes, int64_t rows, double seconds) {
-  if (passes == 0) return;
-  pass_times_.observe(ceil_div(rows, passes), seconds / static_cast<double>(passes));
+void CalibratedChance::observe(double said, bool held) {
+  static const double kDecay = std::exp2(-1.0 / 64);  // half as much after 64 more
+  said_ = kDecay * said_ + said;
+  held_ = kDecay * held_ + (held ? 1 : 0);
+}
+
+double CalibratedChance::of(double said) const {
+  return std::clamp(said * held_ / said_, 0.0, 1.0);
+}
+
+DraftPolicy::Passes DraftPolicy::passes_of(const Drafting& drafting) const {
+  if (drafting.guesses == 0) return {};
+  if (one_pass_) return {1, drafting.requests};
+  return {drafting.guesses, ceil_div(drafting.rows, drafting.guesses)};
+}
+
+void DraftPolicy::observe_drafter(const Drafting& drafting, double seconds) {
+  const Passes passes = passes_of(drafting);
+  if (passes.count > 0)
+    pass_times_.observe(passes.rows, seconds / static_cast<double>(passes.count));
+}
+
+int64_t DraftPolicy::most_of(std::span<const DraftOffer> offers) const {
+  int64_t drafts = 0;
+  for (const DraftOffer& offer : offers) drafts = std::max(drafts, std::ssize(offer.own));
+  DraftChoice best{.most = drafts};
+  for (int64_t k = drafts - 1; k >= 0; --k)
+    if (gain(offers, {.most = k}) > gain(offers, best)) best.most = k;
+  return best.most;
 }
 
 double DraftPolicy::gain(std::span<const DraftOffer> offers, const DraftChoice& choice) const {
-  int64_t tokens = 0, passes = 0, rows = 0;
+  int64_t tokens = 0;
+  Drafting drafting;
   double given = 0;
   for (const DraftOffer& offer : offers) {
     const bool drafter = choice.drafter && offer.drafter_gives_more(choice.most);
@@ -78,11 +105,15 @@ double DraftPolicy::gain(std::span<const DraftOffer> offers, const DraftChoice& 
     const int64_t drafts = std::min(choice.most, std::ssize(chances));
     tokens += 1 + drafts;
     given += expected_tokens(chances, drafts);
-    if (drafter) passes = std::max(passes, drafts), rows += drafts;
+    if (!drafter || drafts == 0) continue;
+    drafting.guesses = std::max(drafting.guesses, drafts);
+    drafting.rows += drafts;
+    ++drafting.requests;
   }
   double seconds = times_.expected(tokens);
-  if (passes > 0)
-    seconds += static_cast<double>(passes) * pass_times_.expected(ceil_div(rows, passes));
+  const Passes passes = passes_of(drafting);
+  if (passes.count > 0)
+    seconds += static_cast<double>(passes.count) * pass_times_.expected(passes.rows);
   return seconds > 0 ? given / seconds : 0;
 }
 

@@ -51,6 +51,18 @@ class HoldRate {
   double prior_, held_ = 0, tried_ = 0;
 };
 
+// What a drafter says of its drafts, scaled so that on average as many hold as it says.
+class CalibratedChance {
+ public:
+  void observe(double said, bool held);
+  double of(double said) const;
+
+ private:
+  // Decayed sums over a prior of drafts that hold as often as is said.
+  static constexpr double kPrior = 4;
+  double said_ = kPrior, held_ = kPrior;
+};
+
 // A request's drafts in their order: the chance that each holds if those before it do.
 using DraftChances = std::vector<double>;
 
@@ -71,18 +83,32 @@ struct DraftChoice {
 
 class DraftPolicy {
  public:
+  // one_pass: the drafter makes all drafts of a request at once (Drafter::one_pass)
+  explicit DraftPolicy(bool one_pass = false) : one_pass_(one_pass) {}
+  // The number of own drafts that gives the most tokens per second.
+  int64_t most_of(std::span<const DraftOffer> offers) const;
   // For the requests that decode in the next step.
   DraftChoice choose(std::span<const DraftOffer> offers);
   // A step without prompts took so long, without the drafter.
   void observe(int64_t tokens, double seconds) { times_.observe(tokens, seconds); }
-  // The drafter made so many passes, over so many rows in all of them.
-  void observe_drafter(int64_t passes, int64_t rows, double seconds);
+  // What a drafter does for a step: the most drafts of a request, all drafts, and for how many
+  // requests.
+  struct Drafting {
+    int64_t guesses = 0, rows = 0, requests = 0;
+  };
+  void observe_drafter(const Drafting& drafting, double seconds);
 
  private:
+  // Passes, and rows of each.
+  struct Passes {
+    int64_t count = 0, rows = 0;
+  };
+  Passes passes_of(const Drafting& drafting) const;
   double gain(std::span<const DraftOffer> offers, const DraftChoice& choice) const;
   DraftChoice best_of(std::span<const DraftOffer> offers, const DraftChoice& most) const;
   DraftChoice trial(std::span<const DraftOffer> offers, int64_t most) const;
 
+  const bool one_pass_;
   RoundTimes times_, pass_times_;  // of steps by tokens, of a drafter's pass by rows
   DraftChoice current_{.most = 1};
   int64_t same_ = 0;         // steps that all had drafts, or all had none, though there were some

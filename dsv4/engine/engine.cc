@@ -6,7 +6,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/engine/fingerprint.h"
-#include "dsv4/engine/mtp_drafter.h"
+#include "dsv4/engine/model_drafter.h"
 #include "dsv4/model/batch.h"
 
 namespace dsv4 {
@@ -19,8 +19,8 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 }
 
 std::shared_ptr<Drafter> drafter_of(const EngineOptions& options, Executor& executor) {
-  if (options.speculate != Speculate::kMtp) return options.drafter;
-  return std::make_shared<MtpDrafter>(executor);
+  if (drafter_kind(options.speculate) == DrafterKind::kNone) return options.drafter;
+  return std::make_shared<ModelDrafter>(executor);
 }
 
 }  // namespace

@@ -31,10 +31,28 @@ const EngineOptions& checked_options(const Model& model, const EngineOptions& op
              "draft_tokens={}, want 0 to {}", options.draft_tokens, kMaxDrafts);
   DSV4_CHECK(options.expert_trace == nullptr || !options.check_numbers,
              "{} observers of a step: a trace of experts and a check of numbers", 2);
-  DSV4_CHECK(options.speculate != Speculate::kMtp || model.weights().drafter.has_value(),
-             "drafts by the {} of a model without", "MTP block");
+  const DrafterKind drafter = drafter_kind(options.speculate);
+  const std::optional<DrafterWeights>& loaded = model.weights().drafter;
+  DSV4_CHECK(drafter == DrafterKind::kNone || (loaded.has_value() && loaded->kind == drafter),
+             "drafts by {} of a model without", name(drafter));
+  const int64_t block = model.config().dspark.block_size;
+  if (drafter == DrafterKind::kDspark && options.draft_tokens > block)
+    fail(ErrorCode::kBadInput, "{} drafts of each round: the model's DSpark block guesses {}",
+         options.draft_tokens, block);
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
+}
+
+DrafterKind drafter_kind(Speculate speculate) {
+  return speculate == Speculate::kMtp      ? DrafterKind::kMtp
+         : speculate == Speculate::kDspark ? DrafterKind::kDspark
+                                           : DrafterKind::kNone;
+}
+
+Speculate speculate_with_drafter(const Model& model) {
+  const std::optional<DrafterWeights>& drafter = model.weights().drafter;
+  if (!drafter) return Speculate::kLookup;
+  return drafter->kind == DrafterKind::kMtp ? Speculate::kMtp : Speculate::kDspark;
 }
 
 CacheLimits cache_limits(const EngineOptions& options) {
@@ -49,7 +67,8 @@ CacheLimits cache_limits(const EngineOptions& options) {
           .cache_tokens = options.cache_tokens,
           .max_drafts = drafts,
           .checkpoints = options.prefix_checkpoints,
-          .drafter = options.speculate == Speculate::kMtp};
+          .drafter = drafter_kind(options.speculate),
+          .draft_head = options.draft_head};
 }
 
 Context step_context(const EngineOptions& options) {

@@ -18,9 +18,12 @@
 
 namespace dsv4 {
 
-// Where drafts come from. kLookup: text that repeats text, and what a grammar forces. kMtp adds the
-// model's own block (model/drafter.h), which the model must have loaded.
-enum class Speculate : uint8_t { kOff, kLookup, kMtp };
+// Where drafts come from. kLookup: text that repeats text, and what a grammar forces. The others
+// add a drafter of this kind (model/mtp.h, model/dspark.h), which the model must have loaded.
+enum class Speculate : uint8_t { kOff, kLookup, kMtp, kDspark };
+DrafterKind drafter_kind(Speculate speculate);
+// With the drafter that the model has loaded; kLookup: it has none.
+Speculate speculate_with_drafter(const Model& model);
 
 struct EngineOptions {
   Numerics numerics = Numerics::kOfficial;
@@ -53,10 +56,12 @@ struct EngineOptions {
   int64_t max_scored_tokens = 0;
   // Several tokens of an answer in a step, where they can be guessed (speculation.h).
   Speculate speculate = Speculate::kOff;
-  int64_t draft_tokens = 0;          // of each round, 1 to kMaxDrafts; 0: as many as pay
-  std::shared_ptr<Drafter> drafter;  // beside lookup, for tests; null: the model's with kMtp
-  RankOptions ranks;                 // of a model that has several
-  bool check_numbers = false;        // look at the output of every op (check_numbers.h)
+  int64_t draft_tokens = 0;  // of each round, 1 to kMaxDrafts; 0: as many as pay
+  // Beside lookup, for tests; null: the model's where it is wanted.
+  std::shared_ptr<Drafter> drafter;
+  bool draft_head = false;     // the model's drafter reads a copy of the head (draft_head.h)
+  RankOptions ranks;           // of a model that has several
+  bool check_numbers = false;  // look at the output of every op (check_numbers.h)
   // Writes down the experts of every token, on the host and without check_numbers; null: not.
   std::shared_ptr<ExpertTrace> expert_trace;
 };

@@ -32,14 +32,8 @@ Executor::Executor(const Model& model, const Context& context, const CacheLimits
   if (limits.checkpoints > 0) prefixes_ = std::make_unique<PrefixCache>(cache_, *runner_);
   logits_ = Buffer(DType::kF32, {limits.logits_rows(), model.config().vocab_size},
                    runner_->logits_memory());
-  if (!limits.drafter) return;
-  const TensorView kept = cache_.streams();
-  const int64_t most = limits.max_sequences;
-  streams_ = Buffer(kept.dtype, {limits.max_batch_tokens + most, kept.dim(1), kept.dim(2)},
-                    runner_->memory());
-  for (Buffer& chain : chain_)
-    chain = Buffer(kept.dtype, {most, kept.dim(1), kept.dim(2)}, runner_->memory());
-  draft_logits_ = Buffer(DType::kF32, {most, model.config().vocab_size}, runner_->memory());
+  if (limits.drafter != DrafterKind::kNone)
+    drafting_.emplace(model, context.numerics, limits, runner_->memory());
 }
 
 ForwardBatch Executor::make_batch(std::span<const Work> work) const {
@@ -80,7 +74,7 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
     logits_ = Buffer(DType::kF32, {rows, model_.config().vocab_size}, runner_->logits_memory());
   if (trace_ != nullptr) trace_->begin_step(sequences_of(work));
   DrafterStreams drafter;
-  if (cache_.limits().drafter) drafter = {.streams = streams_, .pending = cache_.streams()};
+  if (keeps_streams()) drafter = {.streams = drafting_->streams(), .pending = cache_.streams()};
   runner_->forward(batch, cache_.layers(), logits_, drafter);
   drafted_.clear();
   for (size_t i = 0; i < work.size(); ++i) commit(work[i], batch.runs[i].first, on_checkpoint, i);
@@ -123,33 +117,27 @@ void Executor::commit_one(SeqId seq) {
 
 // The next token of the sequence is entered from them.
 void Executor::keep_later(SeqId seq, int64_t row) {
-  if (cache_.limits().drafter) kept_[cache_.tables().slot(seq)] = row;
+  if (keeps_streams()) kept_[cache_.tables().slot(seq)] = row;
 }
 
 void Executor::keep_streams() {
+  if (kept_.empty()) return;
   std::vector<CopyPiece> pieces;
-  const TensorView to = cache_.streams();
+  const TensorView to = cache_.streams(), from = drafting_->streams();
   const int64_t bytes = cache_.plan().streams_bytes;
   for (const auto& [slot, row] : kept_)
-    pieces.push_back({to.data + slot * bytes, streams_.view().data + row * bytes, bytes});
-  if (!pieces.empty()) runner_->copy(pieces);
+    pieces.push_back({to.data + slot * bytes, from.data + row * bytes, bytes});
+  runner_->copy(pieces);
   kept_.clear();
 }
 
-std::vector<std::vector<int32_t>> Executor::draft(std::span<const DraftRow> rows,
-                                                  const SampleRows& sampling) {
-  keep_streams();
-  DraftChain chain{.cache = cache_.layers().back(),
-                   .pending = cache_.streams(),
-                   .streams = {chain_[0], chain_[1]},
-                   .logits = draft_logits_,
-                   .sampling = sampling};
+// A pass for each guess, of the rows that want it.
+std::vector<ForwardBatch> Executor::draft_passes(std::span<const DraftRow> rows) const {
+  std::vector<ForwardBatch> passes;
   for (int64_t pass = 0; pass < rows.front().most; ++pass) {
-    ForwardBatch& batch = chain.passes.emplace_back();
+    ForwardBatch& batch = passes.emplace_back();
     for (const DraftRow& row : rows) {
       const auto index = static_cast<int32_t>(batch.ids.size());
-      DSV4_CHECK(index == 0 || row.most <= rows[static_cast<size_t>(index) - 1].most,
-                 "row {} has {} guesses, more than the one before", index, row.most);
       if (row.most <= pass) break;
       batch.runs.push_back(cache_.run(row.seq, index, 1));
       SequenceRun& run = batch.runs.back();
@@ -158,11 +146,52 @@ std::vector<std::vector<int32_t>> Executor::draft(std::span<const DraftRow> rows
       batch.ids.push_back(pass == 0 ? row.id : 0);
     }
   }
-  const std::vector<std::vector<int32_t>> ids = runner_->draft(chain);
-  std::vector<std::vector<int32_t>> guesses(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i)
-    for (size_t pass = 0; std::cmp_less(pass, rows[i].most) && ids[pass][i] >= 0; ++pass)
-      guesses[i].push_back(ids[pass][i]);
+  return passes;
+}
+
+// The newest token of each row, and the id that stands for a token to be guessed.
+ForwardBatch Executor::draft_block(std::span<const DraftRow> rows) const {
+  const DsparkConfig& dspark = model_.config().dspark;
+  ForwardBatch batch;
+  for (const DraftRow& row : rows) {
+    batch.runs.push_back(cache_.run(row.seq, std::ssize(batch.ids), dspark.block_size));
+    batch.ids.push_back(row.id);
+    batch.ids.resize(batch.ids.size() + static_cast<size_t>(dspark.block_size) - 1, dspark.noise);
+  }
+  return batch;
+}
+
+std::vector<Executor::Guesses> Executor::draft(std::span<const DraftRow> rows,
+                                               const SampleRows& sampling) {
+  keep_streams();
+  DraftChain chain{.kind = cache_.limits().drafter,
+                   .caches = cache_.drafter_layers(),
+                   .pending = cache_.streams(),
+                   .buffers = &*drafting_,
+                   .sampling = sampling};
+  const int64_t most = rows.front().most;
+  DSV4_CHECK(!chain.block() || most <= model_.config().dspark.block_size,
+             "{} guesses of a block of {}", most, model_.config().dspark.block_size);
+  chain.sequences.resize(static_cast<size_t>(most));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    DSV4_CHECK(i == 0 || rows[i].most <= rows[i - 1].most,
+               "row {} has {} guesses, more than the one before", i, rows[i].most);
+    for (int64_t guess = 0; guess < rows[i].most; ++guess)
+      ++chain.sequences[static_cast<size_t>(guess)];
+  }
+  if (chain.block()) {
+    chain.passes.push_back(draft_block(rows));
+  } else {
+    chain.passes = draft_passes(rows);
+  }
+  const Drafted drafted = runner_->draft(chain);
+  std::vector<Guesses> guesses(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (size_t at = 0; std::cmp_less(at, rows[i].most) && drafted.ids[at][i] >= 0; ++at) {
+      guesses[i].ids.push_back(drafted.ids[at][i]);
+      if (!drafted.chances.empty()) guesses[i].chances.push_back(drafted.chances[at][i]);
+    }
+  }
   return guesses;
 }
 

@@ -5,10 +5,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "dsv4/engine/draft_buffers.h"
 #include "dsv4/engine/expert_trace.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/engine/prefix_cache.h"
@@ -40,6 +42,7 @@ class Executor {
   std::span<const LayerCache> layers() const { return cache_.layers(); }
   Runner& runner() { return *runner_; }
   const CacheLimits& limits() const { return cache_.limits(); }
+  const Model& model() const { return model_; }
   int64_t vocab() const { return model_.config().vocab_size; }
   PrefixCache* prefixes() { return prefixes_.get(); }  // null: limits().checkpoints is 0
   const PrefixCache* prefixes() const { return prefixes_.get(); }
@@ -57,7 +60,7 @@ class Executor {
   void start(std::span<const Work> work, const OnCheckpoint& on_checkpoint = {});
   // Commits the next token of the last start()'s drafted work of this sequence.
   void commit_one(SeqId seq);
-  // With limits().drafter: copies the streams of the newest committed tokens to where the cache
+  // With MTP in limits(): copies the streams of the newest committed tokens to where the cache
   // keeps them. To be called after commit_one(), before a prefix is stored or a sequence is closed.
   void keep_streams();
 
@@ -68,12 +71,15 @@ class Executor {
     int32_t id = 0;    // the newest token, which is not committed
     int64_t most = 0;  // guesses, at least 1
   };
+  struct Guesses {
+    std::vector<int32_t> ids;
+    std::vector<float> chances;  // of each, or empty (Drafted::chances)
+  };
   // sampling: of the rows' first guesses; a further one has the next random number, the same terms
   // and no mask. A row has fewer guesses where the drafter computes something that is not a number.
-  std::vector<std::vector<int32_t>> draft(std::span<const DraftRow> rows,
-                                          const SampleRows& sampling);
-  // [max_sequences, V] f32, in the runner's memory: those of its last pass.
-  ConstTensorView draft_logits() const { return draft_logits_; }
+  std::vector<Guesses> draft(std::span<const DraftRow> rows, const SampleRows& sampling);
+  // In the runner's memory: those of its last guesses (DraftBuffers::logits).
+  ConstTensorView draft_logits() const { return drafting_->logits(); }
 
   // One token for each row of logits of the last start(), in the order of its work. Throws
   // NotFinite when a logit is not a number.
@@ -93,6 +99,10 @@ class Executor {
   ForwardBatch make_batch(std::span<const Work> work) const;
   void commit(const Work& work, int64_t first, const OnCheckpoint& on_checkpoint, size_t index);
   void keep_later(SeqId seq, int64_t row);
+  std::vector<ForwardBatch> draft_passes(std::span<const DraftRow> rows) const;
+  ForwardBatch draft_block(std::span<const DraftRow> rows) const;
+  // Streams of a step's tokens are wanted.
+  bool keeps_streams() const { return cache_.limits().drafter == DrafterKind::kMtp; }
   ConstTensorView logits() const { return logits_.view().slice(0, 0, rows_); }
 
   const Model& model_;
@@ -103,12 +113,9 @@ class Executor {
   Buffer host_logits_;  // a copy, where that memory is not the host's
   int64_t rows_ = 0;    // of the last start()
   ExpertTrace* trace_ = nullptr;
-  // With a drafter: X of the tokens of the last start(), [>= T + runs, m, D]; of the drafts of the
-  // last draft() and of the one before, [max_sequences, m, D]; and their logits.
-  Buffer streams_, chain_[2], draft_logits_;
-  std::map<SeqId, int64_t> drafted_;  // of the last start(): the next token's row in streams_
-  std::map<int64_t, int64_t>
-      kept_;  // by state slot, the row in streams_ that keep_streams() copies
+  std::optional<DraftBuffers> drafting_;  // with a drafter
+  std::map<SeqId, int64_t> drafted_;      // of the last start(): the row of the next token
+  std::map<int64_t, int64_t> kept_;       // by state slot, the row that keep_streams() copies
 };
 
 }  // namespace dsv4

@@ -77,7 +77,8 @@ Digest cache_fingerprint(const std::string& identity, const Model& model, const 
     text += fmt::format("\ngroup {} {} {}", group.tokens_per_entry, group.page_entries,
                         group.keep_tokens);
   for (const CachePlan::Pool& pool : plan.pools)
-    text += fmt::format("\npool {} {}", pool.group, pool.page_items * item_bytes(pool.dtype));
+    text += fmt::format("\npool {} {}{}", pool.group, pool.page_items * item_bytes(pool.dtype),
+                        pool.own_pages > 0 ? " of dspark" : "");
   for (const StateLayout& state : plan.states)
     text += fmt::format("\nstate {} {} {}", state.ratio, state.width, state.overlap);
   if (plan.streams_bytes > 0) text += fmt::format("\ndrafter mtp, streams {}", plan.streams_bytes);

@@ -1,6 +1,7 @@
 #include "dsv4/engine/host_runner.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/not_finite.h"
@@ -29,39 +30,80 @@ void HostRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> 
   const Scratch::Scope scope(scratch_);
   const std::vector<CacheGroupSpec>& groups = model_.cache_groups();
   StepExtents extents = step_extents(groups, batch);
-  extents.enters = drafter.streams.rank > 0;
+  extents.enters = drafter_of(model_, caches);
   Step step = make_step(context_, model_.config(), groups, batch, extents, StepLists(scratch_),
                         scratch_, model_.id());
   step.ranks = ranks_;
   model_.forward(step, caches, logits, drafter);
 }
 
-void HostRunner::run_pass(const DraftChain& chain, size_t pass, const ForwardBatch& batch,
-                          const TensorView& logits) {
-  const Scratch::Scope scope(scratch_);
-  const CacheGroupSpec& window = model_.cache_groups()[kWindowGroup];
-  Step step = make_draft_step(context_, model_.config(), window, batch,
-                              step_extents({&window, 1}, batch), StepLists(scratch_), scratch_);
-  model_.draft(step, chain.cache, chain.before(pass), chain.after(pass, logits.dim(0)), logits);
+void HostRunner::draw_all(const DraftChain& chain, const std::function<void(size_t)>& compute,
+                          Ids& ids) {
+  const int64_t runs = std::ssize(chain.passes[0].runs);
+  for (size_t guess = 0; guess < chain.guesses(); ++guess) {
+    compute(guess);
+    const TensorView logits = chain.logits(guess, runs).slice(0, 0, chain.sequences[guess]);
+    require_finite_logits(logits);
+    std::vector<uint64_t> steps;
+    const std::vector<Sampled> drawn = sample(logits, chain.rows(guess, steps));
+    for (size_t i = 0; i < drawn.size(); ++i) ids[guess][i] = drawn[i].id;
+  }
 }
 
-std::vector<std::vector<int32_t>> HostRunner::draft(const DraftChain& chain) {
-  std::vector<std::vector<int32_t>> ids;
-  for (const ForwardBatch& batch : chain.passes) ids.emplace_back(batch.ids.size(), -1);
-  try {
-    for (size_t pass = 0; pass < ids.size(); ++pass) {
-      ForwardBatch batch = chain.passes[pass];
-      if (pass > 0) std::copy_n(ids[pass - 1].begin(), batch.ids.size(), batch.ids.begin());
-      const TensorView logits = chain.logits.slice(0, 0, std::ssize(batch.ids));
-      run_pass(chain, pass, batch, logits);
-      require_finite_logits(logits);
-      std::vector<uint64_t> steps;
-      const std::vector<Sampled> drawn = sample(logits, chain.rows(pass, steps));
-      for (size_t i = 0; i < drawn.size(); ++i) ids[pass][i] = drawn[i].id;
+void HostRunner::draft_by_passes(const DraftChain& chain, Ids& ids) {
+  const CacheGroupSpec& window = model_.cache_groups()[kWindowGroup];
+  const auto run_pass = [&](size_t pass) {
+    ForwardBatch batch = chain.passes[pass];
+    if (pass > 0) std::copy_n(ids[pass - 1].begin(), batch.ids.size(), batch.ids.begin());
+    const Scratch::Scope scope(scratch_);
+    Step step = make_draft_step(context_, model_.config(), window, batch,
+                                step_extents({&window, 1}, batch), StepLists(scratch_), scratch_);
+    step.draft_head = chain.buffers->head();
+    const int64_t rows = chain.sequences[pass];
+    model_.draft(step, chain.caches[0], chain.before(pass), chain.after(pass, rows),
+                 chain.logits(pass, rows));
+  };
+  draw_all(chain, run_pass, ids);
+}
+
+void HostRunner::draft_by_block(const DraftChain& chain, Drafted& drafted) {
+  const ForwardBatch& batch = chain.passes[0];
+  const int64_t runs = std::ssize(batch.runs), guesses = std::ssize(chain.sequences);
+  const Scratch::Scope scope(scratch_);
+  Step step =
+      make_block_step(context_, model_.config(), model_.cache_groups()[kWindowGroup], batch,
+                      block_extents(model_.config(), runs, guesses), StepLists(scratch_), scratch_);
+  step.draft_head = chain.buffers->head();
+  model_.draft_block(step, chain.caches, chain.block_rows(runs));
+  // Every sequence has a row of each guess, those that do not want it the id of padding.
+  const Buffer before(DType::kI32, {runs});
+  std::copy_n(step.drafter.newest.as<int32_t>(), runs, before.as<int32_t>());
+  const auto follow = [&](size_t guess) {
+    if (guess > 0) {
+      const std::vector<int32_t>& drawn = drafted.ids[guess - 1];
+      std::fill_n(std::copy(drawn.begin(), drawn.end(), before.as<int32_t>()),
+                  runs - std::ssize(drawn), 0);
     }
+    model_.guess_after(step, before, chain.block_rows(guess, runs));
+  };
+  draw_all(chain, follow, drafted.ids);
+  const Buffer confidences(DType::kF32, {runs * guesses, 1});
+  model_.confidences(step, chain.block_rows(runs), confidences);
+  for (int64_t guess = 0; guess < guesses; ++guess) {
+    std::vector<float>& chances = drafted.chances.emplace_back();
+    for (int64_t i = 0; i < chain.sequences[static_cast<size_t>(guess)]; ++i)
+      chances.push_back(chance_of(confidences.as<float>()[guess * runs + i]));
+  }
+}
+
+Drafted HostRunner::draft(const DraftChain& chain) {
+  Drafted drafted;
+  for (const int64_t n : chain.sequences) drafted.ids.emplace_back(static_cast<size_t>(n), -1);
+  try {
+    chain.block() ? draft_by_block(chain, drafted) : draft_by_passes(chain, drafted.ids);
   } catch (const NotFinite&) {  // an op met it, of whichever sequence
   }
-  return ids;
+  return drafted;
 }
 
 std::vector<Sampled> HostRunner::sample(const ConstTensorView& logits, const SampleRows& rows) {
@@ -82,14 +124,23 @@ std::vector<Sampled> HostRunner::sample(const ConstTensorView& logits, const Sam
                     top_logprobs.as<float>());
 }
 
-SampleRows DraftChain::rows(size_t pass, std::vector<uint64_t>& steps) const {
-  const size_t n = passes[pass].ids.size();
+SampleRows DraftChain::rows(size_t guess, std::vector<uint64_t>& steps) const {
+  const auto n = static_cast<size_t>(sequences[guess]);
   steps.assign(sampling.steps.begin(), sampling.steps.begin() + static_cast<std::ptrdiff_t>(n));
-  for (uint64_t& step : steps) step += pass;
+  for (uint64_t& step : steps) step += guess;
   SampleRows rows{.params = sampling.params.first(n), .steps = steps, .terms = sampling.terms};
   if (!sampling.term_begin.empty()) rows.term_begin = sampling.term_begin.first(n + 1);
-  if (pass == 0) rows.mask = sampling.mask;
+  if (guess == 0) rows.mask = sampling.mask;
   return rows;
+}
+
+float chance_of(float confidence) {
+  return 1.f / (1.f + std::exp(-confidence));
+}
+
+DrafterKind drafter_of(const Model& model, std::span<const LayerCache> caches) {
+  return caches.size() == model.schedule().size() ? DrafterKind::kNone
+                                                  : model.weights().drafter->kind;
 }
 
 std::unique_ptr<Runner> make_runner(const Model& model, const Context& context,

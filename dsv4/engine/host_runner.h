@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -31,13 +32,15 @@ class HostRunner final : public Runner {
   std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override;
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits, const DrafterStreams& drafter) override;
-  std::vector<std::vector<int32_t>> draft(const DraftChain& chain) override;
+  Drafted draft(const DraftChain& chain) override;
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
 
  private:
-  // The logits of one pass.
-  void run_pass(const DraftChain& chain, size_t pass, const ForwardBatch& batch,
-                const TensorView& logits);
+  // Draws guess after guess into ids, after what `compute` does for its logits from the ids before.
+  using Ids = std::vector<std::vector<int32_t>>;
+  void draw_all(const DraftChain& chain, const std::function<void(size_t)>& compute, Ids& ids);
+  void draft_by_passes(const DraftChain& chain, Ids& ids);
+  void draft_by_block(const DraftChain& chain, Drafted& drafted);
 
   const Model& model_;
   Context context_;

@@ -11,8 +11,10 @@ ModelCache::ModelCache(const ModelConfig& config, Numerics numerics, const Cache
   const std::vector<LayerSpec> schedule = layer_schedule(config);
   for (size_t l = 0; l < schedule.size(); ++l)
     layers_.push_back(view(config, schedule[l], layout_.layers[l]));
-  if (!limits.drafter) return;
-  layers_.push_back(view(config, LayerSpec{}, layout_.layers.back()));
+  model_layers_ = layers_.size();
+  for (size_t l = model_layers_; l < layout_.layers.size(); ++l)
+    layers_.push_back(view(config, LayerSpec{}, layout_.layers[l]));
+  if (layout_.plan.streams_bytes == 0) return;
   const DType act = numerics == Numerics::kOfficial ? DType::kBF16 : DType::kF32;
   streams_ =
       TensorMeta::contiguous(act, {limits.max_sequences, config.hc_mult, config.hidden_size});
@@ -43,9 +45,18 @@ LayerCache ModelCache::view(const ModelConfig& config, const LayerSpec& spec,
   return layer;
 }
 
+int32_t ModelCache::block_row(int32_t slot) const {
+  if (layers_.size() == model_layers_) return 0;
+  const CachePlan& plan = layout_.plan;
+  const CachePlan::Pool& pool = plan.pools[static_cast<size_t>(layout_.layers.back().window)];
+  const CacheGroup& group = plan.groups[kWindowGroup];
+  return static_cast<int32_t>((group.num_pages + slot * pool.own_pages) * group.page_entries);
+}
+
 SequenceRun ModelCache::run(SeqId seq, int64_t first, int64_t count) const {
   SequenceRun run{
       .first = first, .count = count, .position = tables_.length(seq), .slot = tables_.slot(seq)};
+  run.block_row = block_row(run.slot);
   for (size_t g = 0; g < layout_.plan.groups.size(); ++g)
     run.pages.push_back(tables_.pages(seq, static_cast<int>(g)));
   return run;

@@ -20,8 +20,9 @@ class ModelCache {
   PageTables& tables() { return tables_; }
   const PageTables& tables() const { return tables_; }
   std::span<const LayerCache> layers() const { return layers_; }  // the drafter's last
+  std::span<const LayerCache> drafter_layers() const { return layers().subspan(model_layers_); }
   // [max_sequences, m, D] in the dtype of activations: streams of each sequence's newest token, by
-  // its slot; rank 0: no drafter
+  // its slot; rank 0: no drafter wants them
   TensorView streams() const;
   const CacheLimits& limits() const { return limits_; }
   const CachePlan& plan() const { return layout_.plan; }
@@ -32,6 +33,7 @@ class ModelCache {
  private:
   LayerCache view(const ModelConfig& config, const LayerSpec& spec,
                   const CacheLayout::Layer& index) const;
+  int32_t block_row(int32_t slot) const;
 
   CacheLimits limits_;
   TensorMeta streams_;
@@ -39,6 +41,7 @@ class ModelCache {
   PageTables tables_;
   CachePools pools_;
   std::vector<LayerCache> layers_;
+  size_t model_layers_ = 0;  // of layers_; the others are the drafter's
 };
 
 }  // namespace dsv4

@@ -69,8 +69,8 @@ class RanksRunner final : public Runner {
     });
   }
 
-  std::vector<std::vector<int32_t>> draft(const DraftChain&) override {
-    fail(ErrorCode::kUnsupported, "the MTP block does not run on {} ranks yet", team_.world());
+  Drafted draft(const DraftChain&) override {
+    fail(ErrorCode::kUnsupported, "drafters do not run on {} ranks yet", team_.world());
   }
 
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {

@@ -24,7 +24,7 @@ class NoModel : public Runner {
   const Scratch& scratch() const override { return scratch_; }
   void forward(const ForwardBatch&, std::span<const LayerCache>, const TensorView&,
                const DrafterStreams&) override {}
-  std::vector<std::vector<int32_t>> draft(const DraftChain&) override { return {}; }
+  Drafted draft(const DraftChain&) override { return {}; }
   std::vector<Sampled> sample(const ConstTensorView&, const SampleRows&) override { return {}; }
   void copy(std::span<const CopyPiece> pieces) override {
     for (const CopyPiece& piece : pieces) std::copy_n(piece.from, piece.bytes, piece.to);

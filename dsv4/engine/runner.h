@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dsv4/engine/cache_plan.h"
+#include "dsv4/engine/draft_buffers.h"
 #include "dsv4/engine/sample_lists.h"
 #include "dsv4/model/model.h"
 #include "dsv4/tensor/copy_piece.h"
@@ -28,27 +29,61 @@ class Transfer {
   virtual void wait() = 0;
 };
 
-// The guesses of the model's drafter for several sequences (model/drafter.h), in passes: pass i
-// guesses token i of every sequence that wants so many. Sequences that want more come first.
+// The guesses of the model's drafter for several sequences. Guess i of every sequence that wants so
+// many is drawn after guess i - 1. Sequences that want more come first.
+//
+//   MTP (model/mtp.h)        a pass for each guess: a token of each sequence, the newest one in the
+//                            first pass, in the others a 0 that stands for the guess before.
+//                            `before` are the slots in the first pass, then the rows
+//   DSpark (model/dspark.h)  one pass for all: a block of each sequence
 struct DraftChain {
-  // A token of each sequence: the newest one in the first pass, in the others a 0 that stands for
-  // the guess of the pass before. `before` are the slots in the first pass, then the rows.
+  DrafterKind kind{};
+  std::vector<int64_t> sequences;  // [guess] that want it
   std::vector<ForwardBatch> passes;
-  LayerCache cache;
-  ConstTensorView pending;  // [slots, m, D] X of the newest cached tokens
-  // [max_sequences, m, D]: of a pass and of the one before; temporary
-  TensorView streams[2];
-  TensorView logits;    // [max_sequences, V] f32; temporary
-  SampleRows sampling;  // of the first pass; pass i has the random numbers steps + i and no mask
+  std::span<const LayerCache> caches;  // of the drafter
+  ConstTensorView pending;             // MTP: [slots, m, D] X of the newest cached tokens
+  const DraftBuffers* buffers = nullptr;
+  SampleRows
+      sampling;  // of the first guesses; guess i has the random numbers steps + i and no mask
 
-  // The streams that a pass takes, and where it writes its own.
+  size_t guesses() const { return sequences.size(); }
+  bool block() const { return kind == DrafterKind::kDspark; }
+  // The streams that a pass of MTP takes, and where it writes its own.
   ConstTensorView before(size_t pass) const {
-    return pass == 0 ? pending : ConstTensorView(streams[(pass - 1) % 2]);
+    return pass == 0 ? pending : ConstTensorView(buffers->chain(pass - 1));
   }
-  TensorView after(size_t pass, int64_t rows) const { return streams[pass % 2].slice(0, 0, rows); }
-  // The sampler's rows of a pass; `steps` has its random numbers.
-  SampleRows rows(size_t pass, std::vector<uint64_t>& steps) const;
+  TensorView after(size_t pass, int64_t rows) const {
+    return buffers->chain(pass).slice(0, 0, rows);
+  }
+  // What `rows` sequences, with those of padding, have of all guesses of DSpark, and of one.
+  BlockGuesses block_rows(int64_t rows) const {
+    return buffers->block().rows(0, rows * static_cast<int64_t>(guesses()));
+  }
+  BlockGuesses block_rows(size_t guess, int64_t rows) const {
+    const int64_t begin = rows * static_cast<int64_t>(guess);
+    return buffers->block().rows(begin, begin + rows);
+  }
+  // Logits of a guess, [rows, V]
+  TensorView logits(size_t guess, int64_t rows) const {
+    return block() ? block_rows(guess, rows).logits : buffers->logits().slice(0, 0, rows);
+  }
+  // The sampler's rows of a guess; `steps` has its random numbers.
+  SampleRows rows(size_t guess, std::vector<uint64_t>& steps) const;
 };
+
+// [guess][sequence]
+struct Drafted {
+  // -1, and whatever in later guesses, where the drafter has computed something that is not a
+  // number.
+  std::vector<std::vector<int32_t>> ids;
+  // How likely a guess is to hold if those before it do, by the drafter itself; empty: it does not
+  // say.
+  std::vector<std::vector<float>> chances;
+};
+// The chance that a confidence of ModelShard::confidences() stands for; NaN stays.
+float chance_of(float confidence);
+// Whose caches come after those of the model's layers.
+DrafterKind drafter_of(const Model& model, std::span<const LayerCache> caches);
 
 class Runner {
  public:
@@ -59,12 +94,11 @@ class Runner {
   virtual bool on_host() const { return false; }        // both are host memory
   virtual const Scratch& scratch() const = 0;
   // Runs the batch; on a device it only starts it. logits: [batch.logits_rows.size() or more, V]
-  // f32. With the cache of a drafter, the tokens are entered (model/drafter.h).
+  // f32. With the caches of a drafter, the tokens are entered for it. drafter: of MTP
   virtual void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                        const TensorView& logits, const DrafterStreams& drafter) = 0;
-  // The ids of each pass, and waits for them. -1, and whatever in later passes, where the drafter
-  // has computed something that is not a number.
-  virtual std::vector<std::vector<int32_t>> draft(const DraftChain& chain) = 0;
+  // Waits for the guesses.
+  virtual Drafted draft(const DraftChain& chain) = 0;
   // Samples one token per row and waits for it. Throws kInvalidArgument when a row has no finite
   // logit. logits: [b, V] f32; rows: b of them, at most limits.logits_rows() on a device
   virtual std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) = 0;

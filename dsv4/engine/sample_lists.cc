@@ -105,6 +105,7 @@ SampleLayout::SampleLayout(int64_t sampled_rows, int64_t vocab, int64_t all_term
   mask_at = take(rows * ceil_div(vocab, 32) * size(sizeof(uint32_t)));
   draft_steps_at = take(drafts * size(sizeof(uint64_t)));
   drafts_at = take(drafts * size(sizeof(int32_t)));
+  confidences_at = take(drafts * size(sizeof(float)));
   ids_at = take(rows * size(sizeof(int32_t)));
   logprobs_at = take(rows * size(sizeof(float)));
   top_ids_at = take(rows * kMaxTopLogprobs * size(sizeof(int32_t)));

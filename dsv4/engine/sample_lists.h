@@ -75,7 +75,7 @@ struct SampleLayout {
   // Written by the host. draft_steps: as steps, of the drafts that a drafter guesses in a row
   int64_t params_at, steps_at, begin_at, terms_at, mask_at, draft_steps_at;
   // Written by the device.
-  int64_t drafts_at, ids_at, logprobs_at, top_ids_at, top_logprobs_at;
+  int64_t drafts_at, confidences_at, ids_at, logprobs_at, top_ids_at, top_logprobs_at;
   int64_t bytes;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -67,7 +68,9 @@ DraftCounts& DraftCounts::operator+=(const DraftCounts& other) {
 }
 
 Speculation::Speculation(Options options)
-    : options_(std::move(options)), words_(static_cast<size_t>(ceil_div(options_.vocab, 32))) {
+    : options_(std::move(options)),
+      words_(static_cast<size_t>(ceil_div(options_.vocab, 32))),
+      policy_(options_.drafter != nullptr && options_.drafter->one_pass()) {
 }
 
 // The answer gets one token more than drafts are accepted.
@@ -77,14 +80,15 @@ int64_t Speculation::most_drafts(const RequestState& request) const {
 }
 
 // Appends a draft, unless it could only be rejected or would end the answer.
-bool Speculation::add(RequestState& request, int32_t draft, DraftSource source) const {
+bool Speculation::add(RequestState& request, const Round::Draft& draft) const {
   Round& round = request.round;
-  if (std::ranges::find(request.params.stop, draft) != request.params.stop.end()) return false;
+  const int32_t token = draft.token;
+  if (std::ranges::find(request.params.stop, token) != request.params.stop.end()) return false;
   if (request.params.constraint != nullptr) {
     if (!request.make_mask(round.rows.size() - 1, words_)) return false;
-    if (!allows(round.rows.back().mask, draft) || !request.add_row(draft)) return false;
+    if (!allows(round.rows.back().mask, token) || !request.add_row(token)) return false;
   }
-  round.drafts.push_back({draft, source});
+  round.drafts.push_back(draft);
   return true;
 }
 
@@ -113,11 +117,15 @@ int64_t Speculation::want(RequestState& request) {
                                : guess->predicted ? DraftSource::kPrediction
                                                   : DraftSource::kLookup;
     const int32_t draft = forced ? *forced : guess->token;
-    if (!add(request, draft, source)) break;
+    if (!add(request, {draft, source})) break;
     state.lookup->take(draft);
   }
   stats_.draft_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   return options_.drafter == nullptr ? std::ssize(request.round.drafts) : most;
+}
+
+int64_t Speculation::most_guesses(int64_t most) const {
+  return options_.drafter == nullptr ? 0 : std::min(most, options_.drafter->most());
 }
 
 DraftOffer Speculation::offer_of(const Proposal& proposal) const {
@@ -128,8 +136,8 @@ DraftOffer Speculation::offer_of(const Proposal& proposal) const {
   DraftOffer offer;
   for (const Round::Draft& draft : proposal.request->round.drafts)
     offer.own.push_back(rate(draft.source));
-  if (options_.drafter != nullptr)
-    offer.drafter.assign(static_cast<size_t>(proposal.most), rate(DraftSource::kDrafter));
+  offer.drafter.assign(static_cast<size_t>(most_guesses(proposal.most)),
+                       rate(DraftSource::kDrafter));
   return offer;
 }
 
@@ -146,7 +154,7 @@ void Speculation::choose(std::span<Proposal> decoding) {
       if (!round.drafts.empty()) round.set_aside = round.drafts[0];
       round.drafts.clear();
       if (!round.rows.empty()) round.rows.resize(1);
-      one.most = std::min(one.most, choice.most);
+      one.most = std::min(most_guesses(one.most), choice.most);
     } else {
       one.most = std::min(choice.most, std::ssize(round.drafts));
     }
@@ -176,22 +184,56 @@ void Speculation::propose(std::span<const Proposal> proposals) {
   const auto drafter_begin = Clock::now();
   options_.drafter->propose(wants);
   drafter_seconds_ = std::chrono::duration<double>(Clock::now() - drafter_begin).count();
-  int64_t passes = 0, rows = 0;
-  for (const DraftWant& want : wants) passes = std::max(passes, want.most), rows += want.most;
-  policy_.observe_drafter(passes, rows, drafter_seconds_);
+  int64_t guesses = 0, rows = 0;
+  for (const DraftWant& want : wants) guesses = std::max(guesses, want.most), rows += want.most;
+  policy_.observe_drafter({.guesses = guesses, .rows = rows, .requests = std::ssize(wants)},
+                          drafter_seconds_);
   for (size_t i = 0; i < wants.size(); ++i) {
     DSV4_CHECK(std::ssize(wants[i].drafts) <= wants[i].most, "{} drafts, {} were wanted",
                wants[i].drafts.size(), wants[i].most);
     stats_.failed += wants[i].failed ? 1 : 0;
-    for (const int32_t draft : wants[i].drafts)
-      if (!add(*requests[i], draft, DraftSource::kDrafter)) break;
+    const std::vector<float>& chances = wants[i].chances;
+    for (size_t k = 0; k < wants[i].drafts.size(); ++k) {
+      const float said = k < chances.size() && std::isfinite(chances[k]) ? chances[k] : -1;
+      if (!add(*requests[i], {wants[i].drafts[k], DraftSource::kDrafter, said})) break;
+    }
   }
+  leave_out(proposals);
   stats_.draft_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void Speculation::judge(RequestState& request, DraftSource source, bool held) {
-  rates_[index_of(source)].observe(held);
-  request.draft_state.rates[index_of(source)].observe(held);
+// A drafter that says how likely its drafts are to hold is believed as far as they did so far; of
+// another, all drafts of a request are alike.
+double Speculation::chance(const RequestState& request, const Round::Draft& draft) const {
+  if (draft.said >= 0) return said_.of(draft.said);
+  return request.draft_state.rates[index_of(draft.source)].rate();
+}
+
+// The drafts are there, so what they took does not count any more.
+void Speculation::leave_out(std::span<const Proposal> proposals) {
+  if (options_.draft_tokens > 0) return;
+  std::vector<DraftOffer> offers;
+  bool says = false;
+  for (const Proposal& one : proposals) {
+    DraftOffer& offer = offers.emplace_back();
+    for (const Round::Draft& draft : one.request->round.drafts) {
+      offer.own.push_back(chance(*one.request, draft));
+      says |= draft.said >= 0;
+    }
+  }
+  if (!says) return;
+  const int64_t most = policy_.most_of(offers);
+  for (const Proposal& one : proposals) {
+    const std::vector<Round::Draft>& drafts = one.request->round.drafts;
+    if (!drafts.empty() && drafts[0].said >= 0) limit(*one.request, most);
+  }
+}
+
+void Speculation::judge(RequestState& request, const Round::Draft& draft, bool held) {
+  const size_t source = index_of(draft.source);
+  rates_[source].observe(held);
+  request.draft_state.rates[source].observe(held);
+  if (draft.said >= 0) said_.observe(draft.said, held);
 }
 
 void Speculation::observe(int64_t tokens, double seconds) {
@@ -203,18 +245,18 @@ DraftCounts Speculation::count(RequestState& request, const Given& given) {
   const Round& round = request.round;
   const int64_t accepted = given.tokens - 1;
   for (int64_t i = 0; i < std::ssize(round.drafts); ++i) {
-    const DraftSource source = round.drafts[static_cast<size_t>(i)].source;
+    const Round::Draft& draft = round.drafts[static_cast<size_t>(i)];
+    const DraftSource source = draft.source;
     ++counts.drafted[index_of(source)];
     ++stats_.drafted_at[static_cast<size_t>(i)];
-    if (i <= accepted) judge(request, source, i < accepted);
+    if (i <= accepted) judge(request, draft, i < accepted);
     if (i >= accepted) continue;
     ++counts.accepted[index_of(source)];
     ++stats_.accepted_at[static_cast<size_t>(i)];
   }
   if (round.left_out && accepted == std::ssize(round.drafts))
-    judge(request, round.left_out->source, round.left_out->token == given.last);
-  if (round.set_aside)
-    judge(request, round.set_aside->source, round.set_aside->token == given.first);
+    judge(request, *round.left_out, round.left_out->token == given.last);
+  if (round.set_aside) judge(request, *round.set_aside, round.set_aside->token == given.first);
   const bool guessed = !round.drafts.empty() && round.drafts[0].source == DraftSource::kDrafter;
   if (std::vector<HoldRate>& rates = request.draft_state.rates; !guessed && !rates.empty())
     rates[index_of(DraftSource::kDrafter)].forget();

@@ -64,6 +64,7 @@ struct DraftWant {
   std::span<const int32_t> tokens;  // of the request, the newest last
   int64_t most = 0;
   std::vector<int32_t> drafts;  // the answer: at most so many
+  std::vector<float> chances;   // that each holds if those before it do, by the drafter; or empty
   bool failed = false;          // it computed something that is not a number
 };
 
@@ -72,6 +73,9 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
   virtual void propose(std::span<DraftWant> wants) = 0;
+  virtual int64_t most() const { return kMaxDrafts; }  // of a request in a step
+  // It makes all drafts of a request in one pass, and so takes as long for few of them.
+  virtual bool one_pass() const { return false; }
 };
 
 // The drafts of a request in one step. A round without drafts is a plain step.
@@ -79,6 +83,7 @@ struct Round {
   struct Draft {
     int32_t token = -1;
     DraftSource source{};
+    float said = -1;  // that it holds if those before it do, by a drafter that says so; else -1
   };
   // A row of logits has a place in the constraint, and a mask once it is known.
   struct Row {
@@ -126,7 +131,8 @@ class Speculation {
   void choose(std::span<Proposal> decoding);
   // The step has room for so many of them.
   static void limit(RequestState& request, int64_t most);
-  // The drafter's guesses, for requests that have no other drafts.
+  // The drafter's guesses, for requests that have no other drafts; those that do not pay by what
+  // the drafter says of them are left out.
   void propose(std::span<const Proposal> proposals);
   // The round gave these tokens; its first drafts held, up to the last token.
   struct Given {
@@ -139,16 +145,21 @@ class Speculation {
   const SpeculationStats& stats() const { return stats_; }
 
  private:
-  bool add(RequestState& request, int32_t draft, DraftSource source) const;
+  bool add(RequestState& request, const Round::Draft& draft) const;
+  int64_t most_guesses(int64_t most) const;  // of the drafter
+  void leave_out(std::span<const Proposal> proposals);
+  double chance(const RequestState& request, const Round::Draft& draft) const;
   int64_t most_drafts(const RequestState& request) const;
   DraftOffer offer_of(const Proposal& proposal) const;
-  void judge(RequestState& request, DraftSource source, bool held);
+  void judge(RequestState& request, const Round::Draft& draft, bool held);
 
   const Options options_;
   const size_t words_;  // of a mask
   // [source] of all requests: where those of a new one begin.
   std::array<HoldRate, kNumDraftSources> rates_{HoldRate(1), HoldRate(0.8), HoldRate(0.5),
                                                 HoldRate(0.8)};
+  // How often drafts held of which the drafter said so, over what it said.
+  CalibratedChance said_;
   DraftPolicy policy_;
   double drafter_seconds_ = 0;  // of propose(), for the step that is computed next
   SpeculationStats stats_;

@@ -39,7 +39,7 @@ void point_at_no_table(Model& model) {
 void check_images(const Model& model, const std::vector<PackedExperts>& packed) {
   if (model.weights().drafter)
     refuse_expert_memory(
-        "the MTP block has experts of its own, which have no places yet: give --speculate lookup "
+        "the drafter has experts of its own, which have no places yet: give --speculate lookup "
         "or off");
   if (std::ssize(packed) == model.config().num_layers && !packed.empty()) return;
   refuse_expert_memory(

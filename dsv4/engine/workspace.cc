@@ -5,6 +5,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/engine/captured_steps.h"
+#include "dsv4/engine/draft_buffers.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/engine/token_terms.h"
 #include "dsv4/model/dry_run.h"
@@ -118,7 +119,7 @@ std::vector<StepExtents> largest_steps(std::span<const CacheGroupSpec> groups, i
 SampleLayout sample_layout(const ModelConfig& config, const CacheLimits& limits) {
   return {limits.logits_rows(), config.vocab_size,
           limits.max_sequences * max_token_terms(config.vocab_size, limits.max_tokens),
-          limits.drafter ? limits.max_sequences * limits.max_drafts : 0};
+          limits.drafter == DrafterKind::kNone ? 0 : limits.max_sequences * limits.max_drafts};
 }
 
 Workspace plan_workspace(const Model& model, const Context& context, const CacheLimits& limits,
@@ -142,15 +143,17 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
     step.enters = limits.drafter;
     count(dry_run(model, dry.context(), step, cache.layers()));
   }
-  if (limits.drafter) {
+  if (limits.drafter != DrafterKind::kNone) {
+    const int64_t rows = draft_logits_rows(config, limits);
+    const WeightView head = draft_head_shape(model);
     StepScratch draft =
-        dry_run_draft(model, dry.context(), limits.max_sequences, cache.layers().back());
+        dry_run_draft(model, dry.context(), limits.max_sequences, rows / limits.max_sequences,
+                      cache.drafter_layers(), limits.draft_head && !head.empty() ? &head : nullptr);
     // A device gets the lists of all passes at once.
-    if (!host) draft.lists *= std::max<int64_t>(1, limits.max_drafts);
+    if (!host && limits.drafter == DrafterKind::kMtp)
+      draft.lists *= std::max<int64_t>(1, limits.max_drafts);
     count(draft);
-    plan.drafter = (limits.max_batch_tokens + 3 * limits.max_sequences) *
-                       stream_bytes(config, context.numerics) +
-                   limits.max_sequences * config.vocab_size * static_cast<int64_t>(sizeof(float));
+    plan.drafter = DraftBuffers::bytes(model, context.numerics, limits);
   }
   if (!host) plan.step = plan.lists + plan.activations;
   sample_nothing(dry.context(), limits.logits_rows(), config.vocab_size);

@@ -64,11 +64,19 @@ void run_case(const JsonValue& one, const std::string& draft, const std::string&
   }
 }
 
+// What is refused and which valid values are not accepted, of the suite in jsonschema 4.26.0: a
+// number that changes is a decision, and is changed here with it.
+const std::pair<const char*, Counts> kKnown[] = {
+    {"draft2020-12",
+     {.schemas = 431, .unsupported = 140, .invalid = 548, .valid = 859, .valid_accepted = 517}},
+    {"draft7",
+     {.schemas = 305, .unsupported = 35, .invalid = 498, .valid = 757, .valid_accepted = 480}}};
+
 TEST(SchemaSuite, NothingInvalidIsAccepted) {
   const char* const folder = std::getenv("DSV4_SCHEMA_SUITE");
   if (folder == nullptr)
     GTEST_SKIP() << "no JSON-Schema-Test-Suite (DSV4_SCHEMA_SUITE names no folder)";
-  for (const char* draft : {"draft2020-12", "draft7"}) {
+  for (const auto& [draft, known] : kKnown) {
     Counts counts;
     for (const auto& entry : fs::recursive_directory_iterator(fs::path(folder) / draft)) {
       if (entry.path().extension() != ".json" || is_about_annotations(entry.path())) continue;
@@ -85,6 +93,9 @@ TEST(SchemaSuite, NothingInvalidIsAccepted) {
         counts.valid);
     EXPECT_GT(counts.invalid, 100);
     EXPECT_GT(counts.valid_accepted, counts.valid / 2);
+    if (counts.schemas != known.schemas || counts.valid != known.valid) continue;  // another suite
+    EXPECT_EQ(counts.unsupported, known.unsupported) << draft;
+    EXPECT_EQ(counts.valid_accepted, known.valid_accepted) << draft;
   }
 }
 

@@ -18,6 +18,9 @@ struct SequenceRun {
   int64_t count = 0;     // number of tokens, >= 1
   int64_t position = 0;  // absolute position of the first
   int32_t slot = 0;      // row of the state tensors
+  // Where DSpark's block goes that it guesses at present (dspark.h): the cache row of its first
+  // token, in the pools of its stages; the others follow.
+  int32_t block_row = 0;
   // [cache group] page tables: logical entry e lies in page table[e / page_entries]. Room for the
   // new tokens is there.
   std::vector<std::span<const int32_t>> pages;
@@ -48,12 +51,24 @@ struct LayerCache {
   StatePool index_state;  // CSA
 };
 
-// The drafter's part of a step that enters its tokens (drafter.h).
+// MTP's part of a step that enters its tokens (mtp.h).
 struct DrafterStreams {
   // [>= T + runs, m, D]: X of each token of the step; what follows is temporary
   TensorView streams;
   // [slots, m, D]: X of the newest token of each sequence before the step, by its state slot
   ConstTensorView pending;
+};
+
+// What DSpark makes of the blocks of a step (dspark.h): n rows, guess 0 of every block, then guess
+// 1 of every block, and so on.
+struct BlockGuesses {
+  TensorView hidden;  // [n, D]: h, in the dtype of activations
+  TensorView logits;  // [n, V] f32
+  TensorView before;  // [n, R]: markov_w1 of the token before the guess, in the same dtype
+
+  BlockGuesses rows(int64_t begin, int64_t end) const {
+    return {hidden.slice(0, begin, end), logits.slice(0, begin, end), before.slice(0, begin, end)};
+  }
 };
 
 }  // namespace dsv4

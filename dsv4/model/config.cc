@@ -1,6 +1,7 @@
 #include "dsv4/model/config.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -252,10 +253,15 @@ void read_layer_types(Reader& in, const Json& types, ModelConfig& c) {
 
 // The official spelling gives ratios without kinds: a ratio has the kind that it has in the
 // releases.
-void read_compress_ratios(Reader& in, const Json& ratios, ModelConfig& c) {
+// Returns the entries after those of the layers: one for each drafter block.
+int64_t read_compress_ratios(Reader& in, const Json& ratios, ModelConfig& c) {
+  int64_t blocks = 0;
   for (const Json& value : ratios) {
     if (!value.is_number_integer()) in.wrong("compress_ratios", "a list of integers", value);
-    if (static_cast<int64_t>(c.ratios.size()) == c.num_layers) continue;  // a drafter block
+    if (static_cast<int64_t>(c.ratios.size()) == c.num_layers) {
+      ++blocks;
+      continue;
+    }
     const auto ratio = static_cast<int>(std::clamp<int64_t>(value.get<int64_t>(), -1, kMaxDim));
     const std::optional<LayerKind> kind = kind_of_released_ratio(ratio);
     if (!kind) {
@@ -264,9 +270,12 @@ void read_compress_ratios(Reader& in, const Json& ratios, ModelConfig& c) {
     }
     add_layer(c, *kind, ratio);
   }
+  return blocks;
 }
 
-void read_ratios(Reader& in, ModelConfig& c) {
+// Returns the drafter blocks that it names; 0 where the spelling has none.
+int64_t read_ratios(Reader& in, ModelConfig& c) {
+  int64_t blocks = 0;
   const Json* types = in.find("layer_types");
   const Json* ratios = in.find("compress_ratios");
   in.ignore({"compress_rates"});
@@ -277,7 +286,7 @@ void read_ratios(Reader& in, ModelConfig& c) {
   } else {
     if (ratios == nullptr) in.missing("compress_ratios (or layer_types)");
     if (!ratios->is_array()) in.wrong("compress_ratios", "a list", *ratios);
-    read_compress_ratios(in, *ratios, c);
+    blocks = read_compress_ratios(in, *ratios, c);
   }
   if (static_cast<int64_t>(c.ratios.size()) < c.num_layers) {
     fail(ErrorCode::kBadInput, "{}: the layer schedule has {} entries for {} layers", in.file(),
@@ -285,6 +294,32 @@ void read_ratios(Reader& in, ModelConfig& c) {
   }
   c.kinds.resize(static_cast<size_t>(c.num_layers));  // drafter blocks come after the layers
   c.ratios.resize(static_cast<size_t>(c.num_layers));
+  return blocks;
+}
+
+// blocks: entries of compress_ratios after those of the layers. The first releases have one block
+// whatever the list says.
+void read_dspark(Reader& in, int64_t blocks, ModelConfig& c) {
+  constexpr int64_t kMaxBlock = 64;
+  DsparkConfig& d = c.dspark;
+  const std::array<const char*, 4> keys = {"dspark_block_size", "dspark_markov_rank",
+                                           "dspark_noise_token_id", "dspark_target_layer_ids"};
+  if (std::ranges::none_of(keys, [&](const char* key) { return in.find(key) != nullptr; })) return;
+  d.block_size = in.integer(keys[0], 1, kMaxBlock);
+  d.markov_rank = in.integer(keys[1], 1, kMaxDim);
+  d.noise = static_cast<int32_t>(in.integer(keys[2], 0, c.vocab_size - 1));
+  const Json* taps = in.find(keys[3]);
+  if (taps == nullptr) in.missing(keys[3]);
+  const std::string want =
+      fmt::format("a list of layers from 0 to {} in ascending order", c.num_layers - 1);
+  if (!taps->is_array() || taps->empty()) in.wrong(keys[3], want, *taps);
+  for (const Json& tap : *taps) {
+    const int64_t layer = tap.is_number_integer() ? tap.get<int64_t>() : -1;
+    if (layer < 0 || layer >= c.num_layers || (!d.taps.empty() && layer <= d.taps.back()))
+      in.wrong(keys[3], want, *taps);
+    d.taps.push_back(layer);
+  }
+  c.mtp_layers = std::max(c.mtp_layers, blocks);
 }
 
 void read_hash_layers(Reader& in, ModelConfig& c) {
@@ -318,6 +353,27 @@ void validate(const ModelConfig& c, const std::string& file) {
 
 }  // namespace
 
+const char* name(DrafterKind kind) {
+  switch (kind) {
+    case DrafterKind::kNone:
+      return "none";
+    case DrafterKind::kMtp:
+      return "mtp";
+    case DrafterKind::kDspark:
+      return "dspark";
+  }
+  return "unknown";
+}
+
+DrafterKind drafter_kind(const ModelConfig& config) {
+  if (config.mtp_layers == 0) return DrafterKind::kNone;
+  return config.dspark.empty() ? DrafterKind::kMtp : DrafterKind::kDspark;
+}
+
+int64_t drafter_blocks(const ModelConfig& config, DrafterKind kind) {
+  return kind == DrafterKind::kNone ? 0 : kind == DrafterKind::kMtp ? 1 : config.mtp_layers;
+}
+
 ModelConfig parse_config(std::string_view json, const std::string& file) {
   // The converter writes the keys again in their order, in a time that grows with their square.
   const Json root = parse_shallow_json(json, file, kMaxKeys);
@@ -328,7 +384,8 @@ ModelConfig parse_config(std::string_view json, const std::string& file) {
   read_scalars(in, config);
   read_rope_dim(in, config);
   read_rope(in, config);
-  read_ratios(in, config);
+  const int64_t blocks = read_ratios(in, config);
+  read_dspark(in, blocks, config);
   read_hash_layers(in, config);
   validate(config, file);
   // Ignored: keys about training or bookkeeping, or implied by the stored tensors.
@@ -337,8 +394,6 @@ ModelConfig parse_config(std::string_view json, const std::string& file) {
              "pad_token_id", "output_router_logits", "router_aux_loss_coef",
              "router_jitter_noise"});
   in.unread(config.unknown);
-  config.dspark = std::ranges::any_of(
-      config.unknown, [](const std::string& key) { return key.starts_with("dspark_"); });
   return config;
 }
 

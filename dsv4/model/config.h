@@ -20,6 +20,20 @@ enum class LayerKind : uint8_t {
   kHca   // through all compressed entries
 };
 
+// What guesses tokens beside the model (docs/speculation.md): the blocks mtp.* of its checkpoint,
+// of the first releases or of later ones.
+enum class DrafterKind : uint8_t { kNone, kMtp, kDspark };
+const char* name(DrafterKind kind);  // "none", "mtp", "dspark"
+
+// The drafter of the later releases (docs/spec/dsv4.md 9.2).
+struct DsparkConfig {
+  int64_t block_size = 0;     // B, tokens that it guesses at once; 0: the model has none
+  int64_t markov_rank = 0;    // R
+  int32_t noise = -1;         // the id that stands for a token that is to be guessed
+  std::vector<int64_t> taps;  // layers whose outputs it sees, in ascending order
+  bool empty() const { return block_size == 0; }
+};
+
 struct ModelConfig {
   int64_t hidden_size = 0;        // D
   int64_t num_layers = 0;         // L
@@ -50,7 +64,7 @@ struct ModelConfig {
   YarnParams yarn;                 // of the compressed layers
   int64_t max_positions = 0;
   int64_t mtp_layers = 0;  // drafter blocks in the config
-  bool dspark = false;     // they are DSpark's (docs/spec/dsv4.md 9.2), not MTP's
+  DsparkConfig dspark;     // of these blocks; empty: they are MTP's (docs/spec/dsv4.md 9.1)
   int32_t bos = -1;        // -1: none
   std::vector<int32_t> eos;
 
@@ -60,6 +74,11 @@ struct ModelConfig {
   std::vector<std::string>
       unknown;  // keys of the file that are neither read nor known to be harmless
 };
+
+// What the blocks mtp.* of the config are; kNone: it has none.
+DrafterKind drafter_kind(const ModelConfig& config);
+// Layers of a drafter of this kind: the one of MTP, or the stages of DSpark.
+int64_t drafter_blocks(const ModelConfig& config, DrafterKind kind);
 
 // Throws kBadInput with the file, the key and the problem.
 ModelConfig parse_config(std::string_view json, const std::string& file);

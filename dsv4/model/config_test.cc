@@ -65,6 +65,39 @@ TEST(Config, ReadsFlash) {
   EXPECT_NO_THROW(check_official_numerics(c));
 }
 
+// The keys of the later releases (docs/spec/dsv4.md 1.3).
+TEST(Config, ReadsDspark) {
+  Json json = flash();
+  EXPECT_TRUE(parse_config(json.dump(), "config.json").dspark.empty());
+  for (int i = 0; i < 2; ++i) json["compress_ratios"].push_back(0);
+  json.update(Json::parse(R"({"dspark_block_size": 5, "dspark_markov_rank": 256,
+      "dspark_noise_token_id": 128799, "dspark_target_layer_ids": [40, 41, 42]})"));
+  const ModelConfig c = parse_config(json.dump(), "config.json");
+  EXPECT_EQ(c.mtp_layers, 3) << "entries of compress_ratios after the layers";
+  EXPECT_EQ(drafter_kind(c), DrafterKind::kDspark);
+  EXPECT_EQ(c.dspark.block_size, 5);
+  EXPECT_EQ(c.dspark.markov_rank, 256);
+  EXPECT_EQ(c.dspark.noise, 128799);
+  EXPECT_EQ(c.dspark.taps, (std::vector<int64_t>{40, 41, 42}));
+  EXPECT_TRUE(c.unknown.empty());
+  const auto with = [&](const char* key, const Json& value) {
+    Json changed = json;
+    changed[key] = value;
+    return error_of(changed);
+  };
+  const std::string layers = "must be a list of layers from 0 to 42 in ascending order, got ";
+  EXPECT_EQ(with("dspark_target_layer_ids", Json::parse("[40, 43]")),
+            "config.json: dspark_target_layer_ids " + layers + "[40,43]");
+  EXPECT_EQ(with("dspark_target_layer_ids", Json::parse("[41, 40]")),
+            "config.json: dspark_target_layer_ids " + layers + "[41,40]");
+  EXPECT_EQ(with("dspark_target_layer_ids", nullptr),
+            "config.json: dspark_target_layer_ids is missing");
+  EXPECT_EQ(with("dspark_block_size", 0),
+            "config.json: dspark_block_size must be between 1 and 64, got 0");
+  EXPECT_EQ(with("dspark_noise_token_id", 129280),
+            "config.json: dspark_noise_token_id must be between 0 and 129279, got 129280");
+}
+
 TEST(Config, BothSpellingsAreEquivalent) {
   const ModelConfig a = load_config("tests/golden/hf/mixed/config.json");
   const ModelConfig b = load_config("tests/golden/hf/mixed_hf/config.json");

@@ -56,7 +56,7 @@ StepScratch dry_run(const Model& model, const Context& given, const StepExtents&
   const TensorMeta logits =
       TensorMeta::contiguous(DType::kF32, {extents.logits_rows, model.config().vocab_size});
   DrafterStreams drafter;
-  if (extents.enters) {
+  if (extents.enters == DrafterKind::kMtp) {
     drafter.streams = unmapped_streams(step, extents.tokens + extents.runs);
     drafter.pending = unmapped_streams(step, extents.runs);
   }
@@ -64,20 +64,38 @@ StepScratch dry_run(const Model& model, const Context& given, const StepExtents&
   return {.lists = lists.peak_bytes(), .activations = scratch.peak_bytes()};
 }
 
-StepScratch dry_run_draft(const Model& model, const Context& given, int64_t tokens,
-                          const LayerCache& cache) {
+StepScratch dry_run_draft(const Model& model, const Context& given, int64_t sequences,
+                          int64_t guesses, std::span<const LayerCache> caches,
+                          const WeightView* head) {
   Scratch lists = Scratch::counting(), scratch = Scratch::counting();
   Context context = given;
   context.workspace = &scratch;
+  const ModelConfig& m = model.config();
   const std::span<const CacheGroupSpec> window =
       std::span(model.cache_groups()).subspan(kWindowGroup, 1);
-  const StepExtents extents = decode_step(window, tokens, model.config().max_positions);
-  Step step =
-      make_draft_step(context, model.config(), window[0], {}, extents, StepLists(lists), scratch);
-  const TensorView streams = unmapped_streams(step, tokens);
-  const TensorMeta logits =
-      TensorMeta::contiguous(DType::kF32, {tokens, model.config().vocab_size});
-  model.draft(step, cache, streams, streams, {logits, unmapped_address(0)});
+  const auto tensor = [](DType dtype, std::initializer_list<int64_t> shape) {
+    return TensorView(TensorMeta::contiguous(dtype, shape), unmapped_address(0));
+  };
+  if (model.weights().drafter->kind == DrafterKind::kMtp) {
+    const StepExtents extents = decode_step(window, sequences, m.max_positions);
+    Step step = make_draft_step(context, m, window[0], {}, extents, StepLists(lists), scratch);
+    step.draft_head = head;
+    const TensorView streams = unmapped_streams(step, sequences);
+    model.draft(step, caches[0], streams, streams, tensor(DType::kF32, {sequences, m.vocab_size}));
+  } else {
+    const StepExtents extents = block_extents(m, sequences, guesses);
+    const int64_t n = extents.logits_rows;
+    Step step = make_block_step(context, m, window[0], {}, extents, StepLists(lists), scratch);
+    step.draft_head = head;
+    const BlockGuesses out{.hidden = tensor(step.act, {n, m.hidden_size}),
+                           .logits = tensor(DType::kF32, {n, m.vocab_size}),
+                           .before = tensor(step.act, {n, m.dspark.markov_rank})};
+    model.draft_block(step, caches, out);
+    for (int64_t guess = 0; guess < guesses; ++guess)
+      model.guess_after(step, step.drafter.newest,
+                        out.rows(guess * sequences, (guess + 1) * sequences));
+    model.confidences(step, out, tensor(DType::kF32, {n, 1}));
+  }
   return {.lists = lists.peak_bytes(), .activations = scratch.peak_bytes()};
 }
 

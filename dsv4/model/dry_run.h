@@ -41,8 +41,11 @@ struct StepScratch {
 // ranks: of a rank of several, sees its exchanges; null: they move nothing
 StepScratch dry_run(const Model& model, const Context& context, const StepExtents& extents,
                     std::span<const LayerCache> caches, Communicator* ranks = nullptr);
-// A pass of the drafter over so many tokens, one of each sequence, that computes nothing either.
-StepScratch dry_run_draft(const Model& model, const Context& context, int64_t tokens,
-                          const LayerCache& cache);
+// Guesses of the model's drafter for so many sequences that compute nothing either: a pass of MTP,
+// or a block of DSpark, of which `guesses` are wanted.
+// caches: of the drafter; head: Step::draft_head
+StepScratch dry_run_draft(const Model& model, const Context& context, int64_t sequences,
+                          int64_t guesses, std::span<const LayerCache> caches,
+                          const WeightView* head = nullptr);
 
 }  // namespace dsv4

@@ -1,14 +1,16 @@
 #include "dsv4/model/model.h"
 
+#include <optional>
 #include <utility>
 
 #include "dsv4/base/error.h"
-#include "dsv4/model/drafter.h"
+#include "dsv4/model/dspark.h"
 #include "dsv4/model/hyper_streams.h"
 #include "dsv4/model/moe.h"
+#include "dsv4/model/mtp.h"
 #include "dsv4/model/ranks.h"
 #include "dsv4/ops/model/embed/embed.h"
-#include "dsv4/ops/parts/linear/linear.h"
+#include "dsv4/ops/parts/linear/projection.h"
 #include "dsv4/ops/parts/mhc/mhc.h"
 #include "dsv4/ops/parts/norm/norm.h"
 
@@ -67,31 +69,38 @@ void ModelShard::forward(Step& step, std::span<const LayerCache> caches, const T
   DSV4_CHECK(step.ranks == nullptr ? id_.whole() : step.ranks->id() == id_,
              "a step of rank {} of {} without a communicator of its own", id_.rank, id_.world);
   if (step.official()) check_official_numerics(config());
-  const bool enters = !step.drafter.positions.empty();
-  DSV4_CHECK(caches.size() == schedule().size() + (enters ? 1 : 0), "{} caches for {} layers{}",
-             caches.size(), schedule().size(), enters ? " and a drafter" : "");
+  const size_t layers = schedule().size();
+  const int64_t blocks = drafter_blocks(config(), step.enters);
+  DSV4_CHECK(std::ssize(caches) == std::ssize(schedule()) + blocks,
+             "{} caches for {} layers and {} of a drafter", caches.size(), layers, blocks);
   const Scratch::Scope scope(step.scratch);
-  HyperStreams hyper = enters ? HyperStreams(step, drafter.streams.slice(0, 0, step.num_tokens))
-                              : HyperStreams(step);
+  HyperStreams hyper = step.enters == DrafterKind::kMtp
+                           ? HyperStreams(step, drafter.streams.slice(0, 0, step.num_tokens))
+                           : HyperStreams(step);
+  std::optional<LayerTaps> taps;
+  if (step.enters == DrafterKind::kDspark) taps.emplace(step);
   if (step.ranks == nullptr) {
     embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = hyper.streams()});
   } else {
     embed_of_ranks(step, weights_.embed, hyper.streams());
   }
-  for (size_t l = 0; l < schedule().size(); ++l) {
+  for (size_t l = 0; l < layers; ++l) {
     const LayerWeights& layer = weights_.layers[l];
     step.layer = static_cast<int64_t>(l);
     const HcBoundaryArgs before_attention = hyper.boundary(layer.hc_attn, layer.attn_norm);
     run_attention(step, schedule()[l], layer.attn, rope_, caches[l], before_attention,
                   hyper.output(step.act));
+    // The boundary before a block takes the output of the one before.
+    if (taps && l > 0) taps->take(step.layer - 1, hyper.streams());
     const HcBoundaryArgs before_moe = hyper.boundary(layer.hc_ffn, layer.ffn_norm);
     run_moe(step, layer.moe, before_moe, hyper.output(DType::kF32));
   }
   hyper.finish();
-  if (enters) {
-    DSV4_CHECK(weights_.drafter.has_value(), "a step enters tokens for the {} of a model without",
-               "drafter");
-    enter_rows(step, *weights_.drafter, weights_.embed, rope_, caches.back(), drafter);
+  if (step.enters == DrafterKind::kMtp)
+    enter_rows(step, this->drafter(step.enters), weights_.embed, rope_, caches.back(), drafter);
+  if (taps) {
+    taps->take(step.layer, hyper.streams());
+    taps->enter(this->drafter(step.enters), rope_, caches.subspan(layers));
   }
   run_head(step, hyper.streams(), logits);
 }
@@ -131,23 +140,49 @@ void ModelShard::run_head(Step& step, const TensorView& streams, const TensorVie
   embed(step.context, {.ids = step.logits_rows,
                        .table = streams.reshape({step.num_tokens, width}),
                        .out = chosen.reshape({n, 1, width})});
-  run_logits(step, chosen, weights_.hc_head, weights_.norm, logits.slice(0, 0, n));
+  const TensorView h = step.activation({n, m.hidden_size});
+  run_hidden(step, chosen, weights_.hc_head, h);
+  run_logits(step, h, weights_.norm, logits.slice(0, 0, n));
 }
 
-void ModelShard::run_logits(Step& step, const ConstTensorView& streams, const HyperWeights& hc,
-                            const ConstTensorView& norm, const TensorView& logits) const {
-  const ModelConfig& m = config();
-  const TensorView h = step.activation({streams.dim(0), m.hidden_size});
+void ModelShard::run_hidden(Step& step, const ConstTensorView& streams, const HyperWeights& hc,
+                            const TensorView& hidden) const {
   hc_head(step.context, {.streams = streams,
                          .fn = hc.fn,
                          .base = hc.base,
                          .scale = hc.scale,
-                         .norm_eps = m.norm_eps,
-                         .hc_eps = m.hc_eps,
-                         .out = h});
-  rms_norm(step.context, {.x = h, .weight = norm, .out = h, .eps = m.norm_eps});
+                         .norm_eps = config().norm_eps,
+                         .hc_eps = config().hc_eps,
+                         .out = hidden});
+}
+
+void ModelShard::run_logits(Step& step, const ConstTensorView& hidden, const ConstTensorView& norm,
+                            const TensorView& logits) const {
+  const TensorView h = step.activation({hidden.dim(0), config().hidden_size});
+  rms_norm(step.context, {.x = hidden, .weight = norm, .out = h, .eps = config().norm_eps});
   if (step.ranks != nullptr) return head_of_ranks(step, weights_.head, h, logits);
   linear(step.context, {.x = h, .weight = weights_.head, .out = logits});
+}
+
+// The kernels that read bit planes do four times the work for up to 8 rows as for up to 2
+// (docs/kernels/gemm_kbit_planes.md), and are then expected to take as long as a bf16 head does.
+void ModelShard::run_draft_logits(Step& step, const ConstTensorView& hidden,
+                                  const TensorView& logits) const {
+  constexpr int64_t kFewRows = 2;
+  const ConstTensorView& norm = weights_.drafter->norm;
+  const bool few = step.context.device == nullptr || hidden.dim(0) <= kFewRows;
+  if (step.draft_head == nullptr || !few) return run_logits(step, hidden, norm, logits);
+  const TensorView h = step.activation({hidden.dim(0), config().hidden_size});
+  const ProjectionScope codes(step.context);
+  Projection(step.context, {.x = hidden, .weight = norm, .out = h, .eps = config().norm_eps},
+             *step.draft_head)
+      .into(*step.draft_head, logits);
+}
+
+const DrafterWeights& ModelShard::drafter(DrafterKind kind) const {
+  DSV4_CHECK(weights_.drafter.has_value() && weights_.drafter->kind == kind,
+             "guesses by {} of a model without", name(kind));
+  return *weights_.drafter;
 }
 
 }  // namespace dsv4

@@ -59,14 +59,21 @@ class ModelShard {
   // step.context's device. logits: [n, V] f32, of which the first rows are written, one for each of
   // step.logits_rows. A rank of several exchanges values with the others through step.ranks, and
   // all of them run the same step; logits are those of rank 0, on other ranks `logits` is not used.
-  // Ranks enter no tokens for a drafter.
+  // Ranks enter no tokens for a drafter. drafter: of MTP
   void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits,
                const DrafterStreams& drafter = {}) const;
-  // Guesses: one pass of the drafter's block over a step of make_draft_step() (drafter.h), which
-  // also enters its tokens. before: X of the token before each one [T, m, D]; streams: the block's
+  // Guesses of MTP: one pass of its block over a step of make_draft_step() (mtp.h), which also
+  // enters its tokens. before: X of the token before each one [T, m, D]; streams: the block's
   // own [T, m, D], which a further guess takes; logits: [T, V] f32.
   void draft(Step& step, const LayerCache& cache, const ConstTensorView& before,
              const TensorView& streams, const TensorView& logits) const;
+  // Guesses of DSpark (dspark.h): a pass of its stages over a step of make_block_step(), which
+  // gives the rows hidden and logits,
+  void draft_block(Step& step, std::span<const LayerCache> caches, const BlockGuesses& out) const;
+  // for one guess after the other what follows from the one before, ids [runs],
+  void guess_after(Step& step, const ConstTensorView& ids, const BlockGuesses& rows) const;
+  // and after the last one how likely each is to hold: [n, 1] f32, before the sigmoid.
+  void confidences(Step& step, const BlockGuesses& guesses, const TensorView& out) const;
 
   // The device that holds the tensors that forward() reads; null: the host.
   Device* device() const { return device_.get(); }
@@ -98,9 +105,14 @@ class ModelShard {
 
  private:
   void run_head(Step& step, const TensorView& streams, const TensorView& logits) const;
-  // logits [n, V] of streams [n, m, D]
-  void run_logits(Step& step, const ConstTensorView& streams, const HyperWeights& hc,
-                  const ConstTensorView& norm, const TensorView& logits) const;
+  // hidden [n, D] of streams [n, m, D], and logits [n, V] of them
+  void run_hidden(Step& step, const ConstTensorView& streams, const HyperWeights& hc,
+                  const TensorView& hidden) const;
+  void run_logits(Step& step, const ConstTensorView& hidden, const ConstTensorView& norm,
+                  const TensorView& logits) const;
+  // Logits of guesses, by the step's copy of the head where it is faster.
+  void run_draft_logits(Step& step, const ConstTensorView& hidden, const TensorView& logits) const;
+  const DrafterWeights& drafter(DrafterKind kind) const;
 
   std::shared_ptr<Device> device_;  // outlives device_memory_
   Buffer device_memory_;

@@ -9,10 +9,15 @@ ModelSpec::ModelSpec(ModelConfig config, Checkpoint checkpoint)
       schedule_(layer_schedule(config_)),
       cache_groups_(dsv4::cache_groups(config_)),
       checkpoint_(std::move(checkpoint)) {
-  // The drafter's other spelling: one layer more.
-  const std::string one_more = fmt::format("layers.{}.", config_.num_layers);
-  if (config_.mtp_layers == 1 && checkpoint_.has(one_more + "e_proj.weight"))
-    checkpoint_.rename_prefix(one_more, "mtp.0.");
+  // The drafter's other spelling: its blocks are further layers.
+  const auto layer = [&](int64_t block) {
+    return fmt::format("layers.{}.", config_.num_layers + block);
+  };
+  if (!checkpoint_.has(layer(0) + "e_proj.weight") &&
+      !checkpoint_.has(layer(0) + "main_proj.weight"))
+    return;
+  for (int64_t block = 0; block < config_.mtp_layers; ++block)
+    checkpoint_.rename_prefix(layer(block), fmt::format("mtp.{}.", block));
 }
 
 std::shared_ptr<const ModelSpec> ModelSpec::load(const std::string& folder) {

@@ -15,9 +15,6 @@
 
 namespace dsv4 {
 
-// What guesses tokens beside the model (docs/speculation.md): the block mtp.0 of its checkpoint.
-enum class DrafterKind : uint8_t { kNone, kMtp };
-
 class ModelSpec {
  public:
   // A folder with config.json and safetensors, whose headers are read and whose data is mapped.

@@ -89,11 +89,18 @@ void moe_of_ranks(const Step& step, const MoeWeights& weights, const HcBoundaryA
   const ColumnEnds columns = ends_of_blocks(step, m.hidden_size);
   const TensorView own = columns_of(acc, id, columns);
   if (own.dim(1) > 0) {
-    experts_output(
-        step.context,
-        {.hidden = h, .stack = weights.stack(), .experts = chosen, .acc = own, .add = false});
     // The shared expert processes every token with weight 1.
-    experts_output(step.context, {.hidden = shared_h, .stack = weights.shared, .acc = own});
+    const TensorView shared_y = step.scratch.take(step.act, {t, own.dim(1)});
+    {
+      const ProjectionScope codes(step.context);
+      Projection(step.context, shared_h).into(weights.shared[0].w2, shared_y);
+    }
+    experts_output(step.context, {.hidden = h,
+                                  .stack = weights.stack(),
+                                  .experts = chosen,
+                                  .acc = own,
+                                  .add = false,
+                                  .addend = shared_y});
   }
   gather(step, acc, columns, {"gather y of experts", step.layer});
 }

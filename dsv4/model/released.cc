@@ -89,8 +89,16 @@ std::string released_config_json(const std::string& release) {
   fail(ErrorCode::kBadInput, "unknown release '{}': want flash or pro", release);
 }
 
-ModelConfig released_config(const std::string& release) {
-  return parse_config(released_config_json(release), "built-in config of " + release);
+ModelConfig released_config(const std::string& release, DrafterKind drafter) {
+  ModelConfig config = parse_config(released_config_json(release), "built-in config of " + release);
+  if (drafter != DrafterKind::kDspark) return config;
+  const int64_t layers = config.num_layers;
+  config.mtp_layers = 3;
+  config.dspark = {.block_size = 5,
+                   .markov_rank = 256,
+                   .noise = 128799,
+                   .taps = {layers - 3, layers - 2, layers - 1}};
+  return config;
 }
 
 }  // namespace dsv4

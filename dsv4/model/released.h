@@ -11,6 +11,7 @@ namespace dsv4 {
 
 // "flash" or "pro"; anything else throws kBadInput.
 std::string released_config_json(const std::string& release);
-ModelConfig released_config(const std::string& release);
+// With this drafter: the first releases have MTP, the later ones DSpark (docs/spec/dsv4.md 1.3).
+ModelConfig released_config(const std::string& release, DrafterKind drafter = DrafterKind::kMtp);
 
 }  // namespace dsv4

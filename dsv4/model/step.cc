@@ -77,8 +77,10 @@ class ListWriter {
   void tokens();
   void entered();  // lists of the drafter, for tokens that the model computes
   void drafts();   // and for those that guess
+  void blocks();   // of DSpark
   void own_ids(ShardId id);
   EntryLists window();
+  EntryLists block_window();
   EntryLists entries(size_t group);
 
  private:
@@ -217,6 +219,33 @@ void ListWriter::drafts() {
   additions();
 }
 
+void ListWriter::blocks() {
+  const int64_t runs = extents_.runs, size = step_.config.dspark.block_size;
+  const int64_t rows = lists_.counting() ? 0 : extents_.logits_rows;
+  step_.logits_rows =
+      list(extents_.logits_rows, rows, 0, [&](int64_t i) { return i % runs * size + i / runs; });
+  step_.drafter.newest = list(runs, std::ssize(batch_.runs), 0, [&](int64_t i) {
+    return batch_.ids[static_cast<size_t>(batch_.runs[static_cast<size_t>(i)].first)];
+  });
+  step_.drafter.ones = constants({runs, 1}, [](int64_t) { return 1.f; });
+}
+
+// Every token of a block sees the last W tokens before the block, and all of the block.
+EntryLists ListWriter::block_window() {
+  const CacheGroupSpec& group = groups_[kWindowGroup];
+  EntryLists lists{.ratio = 1, .max_visible = extents_.groups[kWindowGroup].visible};
+  lists.closed_rows =
+      token_list(kNoRow, [](const SequenceRun& run, int64_t i) { return run.block_row + i; });
+  lists.all_rows =
+      row_lists(lists.max_visible, [&](const SequenceRun& run, int64_t, int32_t* list) {
+        const int64_t first = std::max<int64_t>(0, run.position - group.keep_tokens);
+        for (int64_t e = first; e < run.position; ++e)
+          *list++ = row_of(run.pages[kWindowGroup], e, group.page_entries);
+        for (int64_t i = 0; i < run.count; ++i) *list++ = run.block_row + static_cast<int32_t>(i);
+      });
+  return lists;
+}
+
 ConstTensorView ListWriter::closed_rows(size_t g) {
   const CacheGroupSpec& group = groups_[g];
   const TensorView view = padded({extents_.groups[g].closed}, kNoRow);
@@ -307,7 +336,8 @@ Step make_step(const Context& context, const ModelConfig& config,
   step.groups.push_back(writer.window());
   for (size_t g = kWindowGroup + 1; g < groups.size(); ++g)
     step.groups.push_back(writer.entries(g));
-  if (extents.enters) writer.entered();
+  step.enters = extents.enters;
+  if (extents.enters == DrafterKind::kMtp) writer.entered();
   if (!id.whole()) writer.own_ids(id);
   return step;
 }
@@ -330,6 +360,33 @@ Step make_draft_step(const Context& context, const ModelConfig& config,
   writer.tokens();
   writer.drafts();
   step.groups.push_back(writer.window());
+  return step;
+}
+
+StepExtents block_extents(const ModelConfig& config, int64_t runs, int64_t guesses) {
+  const int64_t size = config.dspark.block_size, tokens = runs * size;
+  return {.tokens = tokens,
+          .runs = runs,
+          .logits_rows = runs * guesses,
+          .groups = {{.closed = tokens, .visible = config.window + size}}};
+}
+
+Step make_block_step(const Context& context, const ModelConfig& config,
+                     const CacheGroupSpec& window, const ForwardBatch& batch,
+                     const StepExtents& extents, StepLists lists, Scratch& scratch) {
+  for (const SequenceRun& run : batch.runs)
+    DSV4_CHECK(run.position >= 1 && run.count == config.dspark.block_size,
+               "a block of {} tokens at position {}", run.count, run.position);
+  check_ids(batch, config);
+  Step step{.context = context,
+            .config = config,
+            .scratch = scratch,
+            .act = activation_dtype(context),
+            .num_tokens = extents.tokens};
+  ListWriter writer(step, {&window, 1}, batch, extents, lists);
+  writer.tokens();
+  writer.blocks();
+  step.groups.push_back(writer.block_window());
   return step;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dsv4/comm/communicator.h"
+#include "dsv4/formats/weight.h"
 #include "dsv4/model/batch.h"
 #include "dsv4/model/schedule.h"
 #include "dsv4/model/step_lists.h"
@@ -28,8 +29,8 @@ struct StepExtents {
     auto operator<=>(const Group&) const = default;
   };
   int64_t tokens = 0, runs = 0, logits_rows = 0;
-  bool enters = false;        // the drafter's rows of the tokens are entered
-  std::vector<Group> groups;  // [cache group]
+  DrafterKind enters = DrafterKind::kNone;  // whose rows of the tokens are entered
+  std::vector<Group> groups;                // [cache group]
   auto operator<=>(const StepExtents&) const = default;
 };
 
@@ -49,15 +50,16 @@ struct EntryLists {
   int64_t max_visible = 0;
 };
 
-// What the drafter's rows of a step need (drafter.h).
+// What the drafter's rows of a step need: MTP's (mtp.h), or those of blocks of DSpark (dspark.h).
 struct DrafterLists {
   // [T] I32: the row of the token before, among the streams of the step's tokens and then those of
   // the runs' newest earlier tokens; in a draft, among those that are given
   ConstTensorView before;
   ConstTensorView positions;  // [T] I32: of the token before; a draft has Step::positions instead
   ConstTensorView rows;       // [T] I32 cache rows; -1 at position 0; a draft has window() instead
-  ConstTensorView ones;       // [T, m] f32
+  ConstTensorView ones;       // [T, m] f32; of blocks [runs, 1]
   ConstTensorView identity;   // [T, m, m] f32
+  ConstTensorView newest;     // [runs] I32: the token that each block begins with
 };
 
 // What the ids of a step are to one of several ranks, which owns some rows of the embedding table.
@@ -84,16 +86,19 @@ struct Step {
   Scratch& scratch;
   DType act;  // activations: BF16 under official numerics, F32 under exact
 
-  int64_t num_tokens = 0;          // T
-  ConstTensorView ids;             // [T] I32
-  ConstTensorView positions;       // [T] I32
-  ConstTensorView sequence;        // [T] I32: index of the token's run
-  ConstTensorView cu_tokens;       // [runs + 1] I32
-  ConstTensorView start;           // [runs] I32: position of each run's first token
-  ConstTensorView state_slots;     // [runs] I32
-  ConstTensorView logits_rows;     // [n] I32: tokens whose logits are wanted
-  std::vector<EntryLists> groups;  // [cache group]
-  DrafterLists drafter;            // empty where the step has nothing to do with one
+  int64_t num_tokens = 0;                   // T
+  ConstTensorView ids;                      // [T] I32
+  ConstTensorView positions;                // [T] I32
+  ConstTensorView sequence;                 // [T] I32: index of the token's run
+  ConstTensorView cu_tokens;                // [runs + 1] I32
+  ConstTensorView start;                    // [runs] I32: position of each run's first token
+  ConstTensorView state_slots;              // [runs] I32
+  ConstTensorView logits_rows;              // [n] I32: tokens whose logits are wanted
+  std::vector<EntryLists> groups;           // [cache group]
+  DrafterKind enters = DrafterKind::kNone;  // whose rows of the tokens are entered
+  DrafterLists drafter;                     // empty where the step has no use for them
+  // A copy of the head for guesses, of fewer bits; null: there is none.
+  const WeightView* draft_head = nullptr;
   // How a rank of several exchanges values with the others (ranks.h). Null: it is alone.
   Communicator* ranks = nullptr;
   RankLists own;       // with ranks
@@ -120,5 +125,14 @@ Step make_step(const Context& context, const ModelConfig& config,
 Step make_draft_step(const Context& context, const ModelConfig& config,
                      const CacheGroupSpec& window, const ForwardBatch& batch,
                      const StepExtents& extents, StepLists lists, Scratch& scratch);
+
+// A step of DSpark: a block of each sequence, whose first token is the newest one, at its position.
+// Logits are those of the first guess of every block, then of the second, and so on.
+// extents: block_extents() of as many runs, or more
+Step make_block_step(const Context& context, const ModelConfig& config,
+                     const CacheGroupSpec& window, const ForwardBatch& batch,
+                     const StepExtents& extents, StepLists lists, Scratch& scratch);
+// guesses: of each block, from the first, at most the config's block size
+StepExtents block_extents(const ModelConfig& config, int64_t runs, int64_t guesses);
 
 }  // namespace dsv4

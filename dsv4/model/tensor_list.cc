@@ -83,15 +83,15 @@ int64_t total_bytes(const std::vector<NamedTensor>& tensors) {
   return bytes;
 }
 
-std::vector<NamedTensor> official_tensor_list(const ModelConfig& config, bool mtp,
+std::vector<NamedTensor> official_tensor_list(const ModelConfig& config, bool drafter,
                                               WeightFormat routed) {
   std::vector<NamedTensor> list;
   TensorLister writer(list, routed);
   ModelWeights weights;
   visit_weights(config, weights, writer);
-  DrafterWeights drafter;
-  for (int64_t block = 0; mtp && block < config.mtp_layers; ++block)
-    visit_drafter(config, block, drafter, writer);
+  if (!drafter || drafter_kind(config) == DrafterKind::kNone) return list;
+  DrafterWeights blocks{.kind = drafter_kind(config)};
+  visit_drafter(config, blocks, writer);
   return list;
 }
 

@@ -23,11 +23,10 @@ struct NamedTensor {
 
 int64_t total_bytes(const std::vector<NamedTensor>& tensors);
 
-// With `mtp`, also the drafter blocks mtp.0 .. mtp.(mtp_layers - 1) of the first releases
-// (docs/spec/dsv4.md 9.1), each a SWA layer with its own projections. Throws kUnsupported when the
-// columns of an expert are not a multiple of an MXFP4 group. routed: kMxfp4, or kNvfp4, which
-// others publish.
-std::vector<NamedTensor> official_tensor_list(const ModelConfig& config, bool mtp,
+// With `drafter`, also those of the blocks mtp.* of the config (docs/spec/dsv4.md 9.1, 9.2). Throws
+// kUnsupported when the columns of an expert are not a multiple of an MXFP4 group. routed: kMxfp4,
+// or kNvfp4, which others publish.
+std::vector<NamedTensor> official_tensor_list(const ModelConfig& config, bool drafter,
                                               WeightFormat routed = WeightFormat::kMxfp4);
 
 }  // namespace dsv4

@@ -120,9 +120,9 @@ TEST(TensorList, MatchesTheLoader) {
   EXPECT_TRUE(all.skipped.empty()) << all.skipped.front();
   ASSERT_TRUE(all.drafter.has_value());
   EXPECT_EQ(all.drafter->h_proj.format, WeightFormat::kFp8Block);
-  EXPECT_EQ(all.drafter->layer.moe.routed[2].w2.format, WeightFormat::kMxfp4);
-  EXPECT_EQ(all.drafter->layer.moe.bias.dim(0), 3);
-  EXPECT_TRUE(all.drafter->layer.moe.tid2eid.empty()) << "learned routing";
+  EXPECT_EQ(all.drafter->layers[0].moe.routed[2].w2.format, WeightFormat::kMxfp4);
+  EXPECT_EQ(all.drafter->layers[0].moe.bias.dim(0), 3);
+  EXPECT_TRUE(all.drafter->layers[0].moe.tid2eid.empty()) << "learned routing";
 }
 
 // The names of modules under mtp.0, and the block as one layer more.
@@ -161,14 +161,15 @@ TEST(TensorList, TheDrafterHasOtherSpellings) {
 }
 
 TEST(TensorList, RefusesDraftersThatItDoesNotRun) {
-  const auto why = [](const std::string& changes, bool with_block) {
+  const auto why = [](const std::string& changes, bool with_block,
+                      DrafterKind kind = DrafterKind::kMtp) {
     auto json = nlohmann::json::parse(test::tiny_config_json());
     json.update(nlohmann::json::parse(changes));
     const ModelConfig config = parse_config(json.dump(), "config");
     std::map<std::string, TensorMeta> tensors;
     for (const NamedTensor& tensor : official_tensor_list(test::tiny_config(), with_block))
       tensors.emplace(tensor.name, tensor.meta);
-    return no_mtp(Checkpoint::shapes("a folder", tensors), config);
+    return no_drafter(Checkpoint::shapes("a folder", tensors), config, kind);
   };
   EXPECT_EQ(why("{}", true), "");
   EXPECT_EQ(why("{}", false),
@@ -178,7 +179,48 @@ TEST(TensorList, RefusesDraftersThatItDoesNotRun) {
             "a folder has no MTP block (num_nextn_predict_layers is 0, mtp.0.e_proj.weight is "
             "there)");
   EXPECT_TRUE(test::says(why(R"({"num_nextn_predict_layers": 3})", true), "3 MTP blocks"));
-  EXPECT_TRUE(test::says(why(R"({"dspark_block_size": 5})", true), "DSpark"));
+  const std::string dspark = test::tiny_dspark_json();
+  EXPECT_EQ(why(dspark, true), "a folder has a DSpark drafter and no MTP block");
+  EXPECT_EQ(why("{}", true, DrafterKind::kDspark),
+            "a folder has no DSpark drafter (config.json has no dspark_block_size)");
+  EXPECT_EQ(why(dspark, true, DrafterKind::kDspark),
+            "a folder has no DSpark drafter (num_nextn_predict_layers is 3, "
+            "mtp.0.main_proj.weight is missing)");
+}
+
+// The tensors of the later releases (docs/spec/dsv4.md 10.2), as the loader reads them, under the
+// official names, those of modules, and as further layers.
+TEST(TensorList, DsparkMatchesTheLoader) {
+  const ModelConfig config = test::tiny_dspark_config();
+  const auto list = by_name(official_tensor_list(config, true));
+  EXPECT_EQ(to_string(list.at("mtp.0.main_proj.weight")), "[128, 384] F8_E4M3");
+  EXPECT_EQ(to_string(list.at("mtp.0.main_norm.weight")), "[128] BF16");
+  EXPECT_EQ(to_string(list.at("mtp.2.norm.weight")), "[128] BF16");
+  EXPECT_EQ(to_string(list.at("mtp.2.hc_head_fn")), "[4, 512] F32");
+  EXPECT_EQ(to_string(list.at("mtp.2.markov_head.markov_w1.weight")), "[40, 24] BF16");
+  EXPECT_EQ(to_string(list.at("mtp.2.markov_head.markov_w2.weight")), "[40, 24] BF16");
+  EXPECT_EQ(to_string(list.at("mtp.2.confidence_head.proj.weight")), "[1, 152] BF16");
+  for (const char* none : {"mtp.0.e_proj.weight", "mtp.0.hnorm.weight", "mtp.0.norm.weight",
+                           "mtp.1.main_proj.weight", "mtp.1.norm.weight"})
+    EXPECT_FALSE(list.contains(none)) << none;
+  for (const char* further : {"mtp.", "model.mtp.", "model.layers."}) {
+    std::vector<NamedTensor> stored = official_tensor_list(config, true);
+    for (NamedTensor& tensor : stored) {
+      if (!tensor.name.starts_with("mtp.")) continue;
+      const bool layers = std::string(further) == "model.layers.";
+      const std::string block(1, static_cast<char>(tensor.name[4] + (layers ? 4 : 0)));
+      tensor.name = further + block + tensor.name.substr(5);
+      if (const size_t at = tensor.name.find(".attn.wkv."); layers && at != std::string::npos)
+        tensor.name.replace(at, 10, ".self_attn.kv_proj.");
+    }
+    const test::TempFolder folder;
+    test::write_zero_model(folder, stored, test::tiny_dspark_json());
+    const Model model = Model::load(folder.path(), DrafterKind::kDspark);
+    EXPECT_TRUE(model.weights().unused.empty()) << model.weights().unused.front();
+    EXPECT_TRUE(model.weights().skipped.empty()) << model.weights().skipped.front();
+    EXPECT_EQ(model.weights().drafter->layers.size(), 3u);
+    EXPECT_FALSE(Model::load(folder.path()).weights().skipped.empty());
+  }
 }
 
 // The converse: with any one of them missing (here renamed) it reports an error.

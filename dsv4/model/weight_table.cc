@@ -18,25 +18,46 @@ class WeightTable {
     v_.floats(w.embed, {"embed", WeightPart::kEmbed, {}, Stored::kBF16, kByBlock}, {v, d});
     for (size_t l = 0; l < schedule.size(); ++l)
       layer(w.layers[l], fmt::format("layers.{}.", l), schedule[l]);
-    if (w.drafter) drafter(*w.drafter, 0);
+    if (w.drafter) drafter(*w.drafter);
     hyper(w.hc_head, "hc_head", c_.hc_mult, 1);
     norm(w.norm, "norm", WeightPart::kNorms, d);
     v_.matrix(w.head, {"head", WeightPart::kHead, {}, Stored::kBF16, kByBlock}, v, d);
   }
 
-  void drafter(DrafterWeights& w, int64_t block) {
-    const std::string at = fmt::format("mtp.{}.", block);
+  void drafter(DrafterWeights& w) {
+    const bool dspark = w.kind == DrafterKind::kDspark;
+    w.layers.resize(static_cast<size_t>(drafter_blocks(c_, w.kind)));
+    const auto at = [](size_t block) { return fmt::format("mtp.{}.", block); };
+    if (dspark) taps(w, at(0));
+    for (size_t block = 0; block < w.layers.size(); ++block) layer(w.layers[block], at(block), {});
+    const std::string last = at(w.layers.size() - 1);
+    if (!dspark) streams(w, last);
+    norm(w.norm, last + "norm", WeightPart::kNorms, c_.hidden_size);
+    hyper(w.hc_head, last + "hc_head", c_.hc_mult, 1);
+    if (dspark) markov(w, last);
+  }
+
+ private:
+  void streams(DrafterWeights& w, const std::string& at) {
     const int64_t d = c_.hidden_size;
-    layer(w.layer, at, {});
     matrix(w.e_proj, at, "e_proj", WeightPart::kDrafter, Stored::kFp8, kByBlock, d, d);
     matrix(w.h_proj, at, "h_proj", WeightPart::kDrafter, Stored::kFp8, kByBlock, d, d);
     norm(w.enorm, at + "enorm", WeightPart::kNorms, d);
     norm(w.hnorm, at + "hnorm", WeightPart::kNorms, d);
-    norm(w.norm, at + "norm", WeightPart::kNorms, d);
-    hyper(w.hc_head, at + "hc_head", c_.hc_mult, 1);
   }
-
- private:
+  void taps(DrafterWeights& w, const std::string& at) {
+    const int64_t d = c_.hidden_size;
+    matrix(w.main_proj, at, "main_proj", WeightPart::kDrafter, Stored::kFp8, kByBlock, d,
+           std::ssize(c_.dspark.taps) * d);
+    norm(w.main_norm, at + "main_norm", WeightPart::kNorms, d);
+  }
+  void markov(DrafterWeights& w, const std::string& at) {
+    const int64_t v = c_.vocab_size, r = c_.dspark.markov_rank;
+    v_.floats(w.markov_w1, {at + "markov_head.markov_w1", WeightPart::kOther}, {v, r});
+    v_.matrix(w.markov_w2, {at + "markov_head.markov_w2", WeightPart::kOther}, v, r);
+    v_.floats(w.confidence, {at + "confidence_head.proj", WeightPart::kOther},
+              {1, c_.hidden_size + r});
+  }
   void matrix(WeightView& w, const std::string& at, std::string_view leaf, WeightPart part,
               Stored stored, Cut cut, int64_t n, int64_t k) {
     v_.matrix(w, {at + std::string(leaf), part, leaf, stored, cut}, n, k);
@@ -196,9 +217,8 @@ void visit_weights(const ModelConfig& config, ModelWeights& weights, WeightVisit
   WeightTable(config, visitor).model(weights);
 }
 
-void visit_drafter(const ModelConfig& config, int64_t block, DrafterWeights& weights,
-                   WeightVisitor& visitor) {
-  WeightTable(config, visitor).drafter(weights, block);
+void visit_drafter(const ModelConfig& config, DrafterWeights& weights, WeightVisitor& visitor) {
+  WeightTable(config, visitor).drafter(weights);
 }
 
 std::map<const std::byte*, std::string> names_by_address(const ModelConfig& config,

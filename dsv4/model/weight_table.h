@@ -28,7 +28,8 @@ enum class WeightPart : uint8_t {
   kIndexer,        // wq_b, weights_proj
   kCompressor,     // wkv, wgate, also those of the indexer's compressor; ape, norm
   kRouter,         // the gate; also bias and tid2eid
-  kDrafter,        // e_proj, h_proj, main_proj of an mtp block; its experts count as experts
+  // e_proj, h_proj, main_proj of mtp blocks; their experts count as experts
+  kDrafter,
   kHead,
   kEmbed,
   kOther,
@@ -88,8 +89,7 @@ void visit_weights(const ModelConfig& config, ModelWeights& weights, WeightVisit
 std::map<const std::byte*, std::string> names_by_address(const ModelConfig& config,
                                                          const ModelWeights& weights);
 
-// The weights of block mtp.N.
-void visit_drafter(const ModelConfig& config, int64_t block, DrafterWeights& weights,
-                   WeightVisitor& visitor);
+// The weights of the blocks mtp.* of weights.kind.
+void visit_drafter(const ModelConfig& config, DrafterWeights& weights, WeightVisitor& visitor);
 
 }  // namespace dsv4

@@ -171,42 +171,41 @@ class Walk final : public WeightVisitor {
   const std::function<void(ConstTensorView&)>& visit_;
 };
 
-void require_mtp(const Checkpoint& checkpoint, const ModelConfig& config) {
-  const std::string why = no_mtp(checkpoint, config);
-  if (!why.empty()) fail(ErrorCode::kBadInput, "{}", why);
-}
-
 // The layers of the model, then the drafter's.
 std::vector<LayerWeights*> all_layers(ModelWeights& weights) {
   std::vector<LayerWeights*> layers;
   for (LayerWeights& layer : weights.layers) layers.push_back(&layer);
-  if (weights.drafter) layers.push_back(&weights.drafter->layer);
+  if (weights.drafter)
+    for (LayerWeights& layer : weights.drafter->layers) layers.push_back(&layer);
   return layers;
 }
 
 }  // namespace
 
-std::string no_mtp(const Checkpoint& checkpoint, const ModelConfig& config) {
-  if (config.dspark)
-    return fmt::format("{} has a DSpark drafter, which this program does not run",
-                       checkpoint.folder());
-  if (config.mtp_layers > 1)
-    return fmt::format("{} has {} MTP blocks; this program runs one", checkpoint.folder(),
-                       config.mtp_layers);
-  if (config.mtp_layers == 1 && checkpoint.has("mtp.0.e_proj.weight")) return {};
-  return fmt::format(
-      "{} has no MTP block (num_nextn_predict_layers is {}, mtp.0.e_proj.weight is {})",
-      checkpoint.folder(), config.mtp_layers,
-      checkpoint.has("mtp.0.e_proj.weight") ? "there" : "missing");
+std::string no_drafter(const Checkpoint& checkpoint, const ModelConfig& config, DrafterKind kind) {
+  const bool dspark = kind == DrafterKind::kDspark;
+  const std::string& folder = checkpoint.folder();
+  if (dspark && config.dspark.empty())
+    return fmt::format("{} has no DSpark drafter (config.json has no dspark_block_size)", folder);
+  if (!dspark && !config.dspark.empty())
+    return fmt::format("{} has a DSpark drafter and no MTP block", folder);
+  if (!dspark && config.mtp_layers > 1)
+    return fmt::format("{} has {} MTP blocks; this program runs one", folder, config.mtp_layers);
+  const std::string first = dspark ? "mtp.0.main_proj.weight" : "mtp.0.e_proj.weight";
+  if (config.mtp_layers >= 1 && checkpoint.has(first)) return {};
+  return fmt::format("{} has no {} (num_nextn_predict_layers is {}, {} is {})", folder,
+                     dspark ? "DSpark drafter" : "MTP block", config.mtp_layers, first,
+                     checkpoint.has(first) ? "there" : "missing");
 }
 
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id,
                           DrafterKind wanted) {
   DSV4_CHECK(0 <= id.rank && id.rank < id.world, "rank {} of {}", id.rank, id.world);
   ModelWeights weights;
-  if (wanted == DrafterKind::kMtp) {
-    require_mtp(checkpoint, config);
-    weights.drafter.emplace();
+  if (wanted != DrafterKind::kNone) {
+    const std::string why = no_drafter(checkpoint, config, wanted);
+    if (!why.empty()) fail(ErrorCode::kBadInput, "{}", why);
+    weights.drafter.emplace().kind = wanted;
   }
   Loader loader(checkpoint, config, id, weights.widened);
   visit_weights(config, weights, loader);

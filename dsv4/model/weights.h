@@ -47,12 +47,21 @@ struct LayerWeights {
   MoeWeights moe;
 };
 
-// Drafter block mtp.0 of the first releases (docs/spec/dsv4.md 9.1): a SWA layer with its own
-// projections and head. Embedding table and head matrix are the model's.
+// The blocks mtp.* (docs/spec/dsv4.md 9.1, 9.2): SWA layers, what they take of the model, and how
+// guesses follow from the last one. Embedding table and head matrix are the model's.
 struct DrafterWeights {
-  LayerWeights layer;
-  WeightView e_proj, h_proj;           // [D, D]
-  ConstTensorView enorm, hnorm, norm;  // [D]
+  DrafterKind kind = DrafterKind::kMtp;
+  std::vector<LayerWeights> layers;  // one; of DSpark its stages
+  // MTP: of a token and of the streams before it
+  WeightView e_proj, h_proj;     // [D, D]
+  ConstTensorView enorm, hnorm;  // [D]
+  // DSpark: of the layers that it sees, and what follows from the token before a guess
+  WeightView main_proj;        // [D, taps D]
+  ConstTensorView main_norm;   // [D]
+  ConstTensorView markov_w1;   // [V, R]
+  WeightView markov_w2;        // [V, R]
+  ConstTensorView confidence;  // [1, D + R]
+  ConstTensorView norm;        // [D]
   HyperWeights hc_head;
 };
 
@@ -84,8 +93,9 @@ void for_each_images(ModelWeights& weights, const std::function<void(ExpertImage
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(ConstTensorView&)>& visit);
 
-// Why the checkpoint has no MTP block that can be loaded, in a sentence; empty: it has one.
-std::string no_mtp(const Checkpoint& checkpoint, const ModelConfig& config);
+// Why the checkpoint has no drafter of this kind that can be loaded, in a sentence; empty: it has
+// one.
+std::string no_drafter(const Checkpoint& checkpoint, const ModelConfig& config, DrafterKind kind);
 
 // The rows that the rank owns of every weight; those of the drafter where it is wanted. Throws
 // kBadInput naming a tensor that is missing or whose shape does not match the config.

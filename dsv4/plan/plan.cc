@@ -9,6 +9,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/speculation.h"
 #include "dsv4/model/schedule.h"
 #include "dsv4/model/weight_table.h"
@@ -21,7 +22,12 @@ namespace {
 
 constexpr int64_t kMaxSequences = int64_t{1} << 20;
 
-CacheLimits limits_of(const PlanRequest& request, int64_t context, int64_t sequences) {
+DrafterKind drafter_of(const ModelConfig& config, const PlanRequest& request) {
+  return request.drafter ? drafter_kind(config) : DrafterKind::kNone;
+}
+
+CacheLimits limits_of(const ModelConfig& config, const PlanRequest& request, int64_t context,
+                      int64_t sequences) {
   const int64_t drafts = request.drafter ? kMaxDrafts : 0;
   const int64_t batch = std::max(request.batch_tokens, sequences);
   return {.max_tokens = context,
@@ -29,7 +35,7 @@ CacheLimits limits_of(const PlanRequest& request, int64_t context, int64_t seque
           .max_batch_tokens = batch,
           .max_logits_rows = std::min(sequences * (1 + drafts), batch),
           .max_drafts = drafts,
-          .drafter = request.drafter};
+          .drafter = drafter_of(config, request)};
 }
 
 // The largest n in [0, most] that fits; what does not fit is followed by nothing that does.
@@ -68,7 +74,8 @@ Context context_of(const Machine& machine, Numerics numerics) {
 Balance balance(const MemoryPlan& plan, const Machine& machine, int64_t context,
                 int64_t sequences) {
   const PlanRequest& request = plan.request;
-  const CacheLimits limits = limits_of(request, context, sequences);
+  CacheLimits limits = limits_of(plan.config, request, context, sequences);
+  limits.draft_head = !machine.host && plan.draft_head_bytes > 0;
   const int64_t work = plan_workspace(*plan.shapes, context_of(machine, request.numerics), limits,
                                       machine.host ? request.threads : 0)
                            .total();
@@ -88,9 +95,9 @@ class CutUnits final : public WeightVisitor {
   explicit CutUnits(const ModelConfig& config) {
     ModelWeights weights;
     visit_weights(config, weights, *this);
-    DrafterWeights drafter;
-    for (int64_t block = 0; block < config.mtp_layers; ++block)
-      visit_drafter(config, block, drafter, *this);
+    if (drafter_kind(config) == DrafterKind::kNone) return;
+    DrafterWeights drafter{.kind = drafter_kind(config)};
+    visit_drafter(config, drafter, *this);
   }
   void matrix(WeightView&, const WeightSpec& spec, int64_t n, int64_t) override { add(spec, n); }
   void grouped(WeightView&, const WeightSpec& spec, int64_t n, int64_t, int64_t) override {
@@ -226,8 +233,8 @@ int64_t MemoryPlan::rank_weights(int devices) const {
   return bytes;
 }
 
-CacheLimits cache_limits(const PlanRequest& request) {
-  return limits_of(request, request.context, request.sequences);
+CacheLimits cache_limits(const ModelConfig& config, const PlanRequest& request) {
+  return limits_of(config, request, request.context, request.sequences);
 }
 
 MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
@@ -239,9 +246,9 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
     fail(ErrorCode::kBadInput, "a context of {} tokens exceeds the model's {} positions",
          request.context, config.max_positions);
   if (request.numerics == Numerics::kOfficial) check_official_numerics(config);
-  const CacheLimits limits = cache_limits(request);
-  const std::shared_ptr<const Model> shapes =
-      shapes_of(config, weights, request.drafter ? DrafterKind::kMtp : DrafterKind::kNone);
+  const CacheLimits limits = cache_limits(config, request);
+  const DrafterKind drafter = drafter_of(config, request);
+  const std::shared_ptr<const Model> shapes = shapes_of(config, weights, drafter);
   return {
       .config = config,
       .shapes = shapes,
@@ -250,10 +257,11 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
       .expert_bytes = expert_bytes(config, weights),
       .cut_bytes = CutUnits(config).bytes_of(weights),
       .kv_rate = kv_rate(config, request.numerics),
-      .sequence = sequence_bytes(config, request.numerics, request.drafter),
+      .sequence = sequence_bytes(config, request.numerics, drafter),
       .cache_bytes = plan_cache(config, request.numerics, limits).plan.bytes(),
+      .draft_head_bytes = drafter == DrafterKind::kMtp ? DraftHead::bytes(*shapes) : 0,
       .workspace = plan_workspace(*shapes, {.numerics = request.numerics}, limits, request.threads),
-      .checkpoint_bytes = checkpoint_bytes(config, request.numerics, request.drafter)};
+      .checkpoint_bytes = checkpoint_bytes(config, request.numerics, drafter)};
 }
 
 Fit fit(const MemoryPlan& plan, const Machine& machine) {

@@ -30,11 +30,11 @@ struct PlanRequest {
   int sequences = 1;
   int64_t batch_tokens = 512;  // of one step; at least one a sequence
   int threads = 1;             // of the CPU rows
-  bool drafter = false;        // the MTP block runs too, and its tensors are among the weights
+  bool drafter = false;        // the config's runs too, and its tensors are among the weights
 };
 
 // The limits of an engine that serves it.
-CacheLimits cache_limits(const PlanRequest& request);
+CacheLimits cache_limits(const ModelConfig& config, const PlanRequest& request);
 
 struct MemoryPlan {
   // Weights of the largest of so many ranks.
@@ -52,6 +52,8 @@ struct MemoryPlan {
   KvRate kv_rate;
   SequenceBytes sequence;
   int64_t cache_bytes = 0;  // what the engine allocates for the request
+  // The copy of the head that guesses of MTP read on a GPU, a part of its workspace; 0: none.
+  int64_t draft_head_bytes = 0;
   Workspace workspace;
   int64_t checkpoint_bytes = 0;
 };

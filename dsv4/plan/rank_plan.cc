@@ -68,10 +68,10 @@ std::vector<RankPlan> plan_ranks(const ModelConfig& config, const ConvertList& w
                                  const PlanRequest& request, int world) {
   DSV4_CHECK(world >= 1, "{} ranks", world);
   if (request.drafter)
-    fail(ErrorCode::kUnsupported, "{}: the MTP block runs on one GPU or the CPU, not divided",
-         "--mtp");
+    fail(ErrorCode::kUnsupported, "--{}: a drafter runs on one GPU or the CPU, not divided",
+         name(drafter_kind(config)));
   const auto spec = spec_of(config, weights);
-  const CacheLimits limits = cache_limits(request);
+  const CacheLimits limits = cache_limits(config, request);
   const int64_t cache = plan_cache(config, request.numerics, limits).plan.bytes();
   std::vector<RankPlan> ranks;
   // Tensors that are whole on every rank: what all ranks have together is the model and these

@@ -32,7 +32,7 @@ TEST(RankPlan, IsWhatRanksOfTheDemoTake) {
       const std::vector<RankPlan> plans = plan_ranks(one.config(), list, request, world);
       ASSERT_EQ(std::ssize(plans), world);
       const Model model = Model::load(kDemo, world);
-      Executor executor(model, {.numerics = numerics}, cache_limits(request));
+      Executor executor(model, {.numerics = numerics}, cache_limits(model.config(), request));
       const auto& memories = dynamic_cast<const RankMemories&>(executor.runner().memory());
       EXPECT_EQ(executor.scratch().reserved_bytes(), plans[0].scratch_bytes);
       for (const RankPlan& plan : plans) {

@@ -6,6 +6,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/model/dry_run.h"
 #include "dsv4/plan/synthetic.h"
@@ -59,8 +60,7 @@ class CallList final : public Observer {
 
 // On a GPU the experts have the layout that its implementations read best; all tensors get a place.
 Model model_of(const StepTableRequest& request, const Context& context) {
-  Model model = synthetic_model(request.release, request.formats, 0, 1, 0,
-                                request.drafter ? DrafterKind::kMtp : DrafterKind::kNone);
+  Model model = synthetic_model(request.release, request.formats, 0, 1, 0, request.drafter);
   if (context.device == nullptr) return model;
   model.choose_layouts(context);
   redirect_tensors(model, place_tensors(model), unmapped_address(0));
@@ -95,6 +95,7 @@ std::vector<StepTable> step_tables(const StepTableRequest& request) {
   const ModelCache cache(model.config(), request.numerics,
                          {.max_tokens = 1, .max_batch_tokens = 1, .drafter = request.drafter},
                          unmapped_memory());
+  const WeightView head = draft_head_shape(model);
   std::vector<StepTable> tables;
   for (const int64_t tokens : request.tokens) {
     CallList list;
@@ -102,8 +103,10 @@ std::vector<StepTable> step_tables(const StepTableRequest& request) {
     dry_run(model, context, extents_of(model, request, tokens), cache.layers());
     tables.push_back(
         {.tokens = tokens, .decode = tokens <= kMostDecodeTokens, .calls = list.take()});
-    if (!request.drafter || !tables.back().decode) continue;
-    dry_run_draft(model, context, tokens, cache.layers().back());
+    if (request.drafter == DrafterKind::kNone || !tables.back().decode) continue;
+    const bool copied = context.device != nullptr && request.drafter == DrafterKind::kMtp;
+    dry_run_draft(model, context, tokens, std::max<int64_t>(1, model.config().dspark.block_size),
+                  cache.drafter_layers(), copied ? &head : nullptr);
     tables.push_back({.tokens = tokens, .decode = true, .draft = true, .calls = list.take()});
   }
   return tables;

@@ -25,7 +25,7 @@ struct StepCalls {
 struct StepTable {
   int64_t tokens = 0;
   bool decode = false;  // one token of each of `tokens` sequences; else one sequence's chunk
-  bool draft = false;   // a pass of the drafter over so many sequences
+  bool draft = false;   // guesses of the drafter for so many sequences
   std::vector<StepCalls> calls;  // in the order of their first call, `parts` before their calls
 };
 
@@ -39,12 +39,13 @@ struct StepTableRequest {
   std::vector<int64_t> tokens;
   int64_t context = 4096;  // tokens of a sequence, at least those of the step
   Numerics numerics = Numerics::kOfficial;
-  bool batch_invariant = false;  // --deterministic
-  bool drafter = false;          // steps enter their tokens for the MTP block
+  bool batch_invariant = false;              // --deterministic
+  DrafterKind drafter = DrafterKind::kNone;  // for which steps enter their tokens
 };
 
-// One table for each number of tokens; with a drafter, a second one of its pass for each number of
-// tokens of a decode step. Throws kUnsupported for a GPU in a build without CUDA.
+// One table for each number of tokens; with a drafter, a second one of its guesses for each number
+// of tokens of a decode step, on a GPU with the head that --draft-head auto takes. Throws
+// kUnsupported for a GPU in a build without CUDA.
 std::vector<StepTable> step_tables(const StepTableRequest& request);
 
 }  // namespace dsv4

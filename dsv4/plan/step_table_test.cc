@@ -43,7 +43,7 @@ TEST(StepTable, CallsOfTheMtpBlock) {
   StepTableRequest request{
       .release = "flash", .formats = recipe_of_flags("k3-e4m3", ""), .tokens = {2}};
   const auto plain = counts_of(step_tables(request).front());
-  request.drafter = true;
+  request.drafter = DrafterKind::kMtp;
   const std::vector<StepTable> tables = step_tables(request);
   ASSERT_EQ(tables.size(), 2u);
   EXPECT_FALSE(tables[0].draft);
@@ -109,6 +109,26 @@ TEST(StepTable, DryRunOfFp4Experts) {
   }
 }
 
+// A step that enters its tokens has a key of each stage more, and a block is three layers, then as
+// many draws' worth of what follows from the guess before.
+TEST(StepTable, CallsOfDspark) {
+  StepTableRequest request{
+      .release = "flash", .formats = recipe_of_flags("k3-e4m3", ""), .tokens = {2}};
+  const auto plain = counts_of(step_tables(request).front());
+  request.drafter = DrafterKind::kDspark;
+  const std::vector<StepTable> tables = step_tables(request);
+  ASSERT_EQ(tables.size(), 2u);
+  auto step = counts_of(tables[0]), draft = counts_of(tables[1]);
+  EXPECT_EQ(step.at("kv_insert/cpu"), plain.at("kv_insert/cpu") + 3);
+  EXPECT_EQ(step.at("hc_mean/cpu"), 3);
+  EXPECT_EQ(step.at("sparse_mla/cpu"), plain.at("sparse_mla/cpu"));
+  EXPECT_EQ(step.at("experts/cpu"), plain.at("experts/cpu"));
+  EXPECT_EQ(draft.at("sparse_mla/cpu"), 3);
+  EXPECT_EQ(draft.at("experts/cpu"), 6) << "routed and shared";
+  EXPECT_EQ(draft.at("embed/cpu"), 2 + 5);
+  EXPECT_EQ(draft.count("index_select/parts"), 0u);
+}
+
 // A pass of the MTP block runs on the kernels of a window-only layer, and entering its tokens takes
 // none of the kernels of the model away.
 TEST(StepTable, DryRunOfTheMtpBlock) {
@@ -119,7 +139,7 @@ TEST(StepTable, DryRunOfTheMtpBlock) {
                              .tokens = {1, 3, 8, 32},
                              .batch_invariant = deterministic};
     const std::vector<StepTable> plain = step_tables(request);
-    request.drafter = true;
+    request.drafter = DrafterKind::kMtp;
     const std::vector<StepTable> tables = step_tables(request);
     ASSERT_EQ(tables.size(), 2 * plain.size());
     for (size_t i = 0; i < plain.size(); ++i) {
@@ -141,8 +161,39 @@ TEST(StepTable, DryRunOfTheMtpBlock) {
         EXPECT_EQ(of_layer, 1) << op;
         EXPECT_EQ(known, 1) << op << ": a kernel that no layer of the model has";
       }
+      // The copy of the head is read for one row and for two.
+      EXPECT_EQ(draft["linear/sm90_few_kbit"], plain[i].tokens <= 2 ? 1 : 0);
     }
   }
+}
+
+// A block of one sequence runs on the kernels of a step of five tokens, and entering tokens for it
+// takes none of the kernels of the model away.
+TEST(StepTable, DryRunOfDspark) {
+  StepTableRequest request{.release = "flash",
+                           .formats = recipe_of_flags("k3-e4m3", ""),
+                           .gpu = "h200",
+                           .tokens = {1, 8}};
+  const std::vector<StepTable> plain = step_tables(request);
+  request.drafter = DrafterKind::kDspark;
+  const std::vector<StepTable> tables = step_tables(request);
+  ASSERT_EQ(tables.size(), 2 * plain.size());
+  for (size_t i = 0; i < plain.size(); ++i) {
+    auto step = counts_of(tables[2 * i]), draft = counts_of(tables[2 * i + 1]);
+    for (const auto& [name, calls] : counts_of(plain[i])) {
+      if (!name.starts_with("linear/")) {
+        EXPECT_GE(step[name], calls) << name;
+      }
+    }
+    EXPECT_EQ(step["hc_mean/cuda"], 3);
+    EXPECT_EQ(draft["sparse_mla/sm90_fp8"], 3);
+    EXPECT_EQ(draft["moe/sm90_few"], 3);
+    for (const auto& [name, calls] : draft) EXPECT_FALSE(name.ends_with("/cpu")) << name;
+  }
+  auto one = counts_of(tables[1]);
+  EXPECT_EQ(one["attention_in/sm90_few"], 3);
+  EXPECT_EQ(one["attention_out/sm90_few"], 3);
+  EXPECT_EQ(one["linear/sm90_few"], 1 + 5 + 2) << "head, markov_w2, confidences";
 }
 
 // The quantizer's command in README.md gives weights that the kernels of its table of speeds take.

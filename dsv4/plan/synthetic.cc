@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "dsv4/base/error.h"
@@ -168,6 +169,10 @@ ModelConfig cut_config(ModelConfig config, int64_t layers) {
   config.kinds.resize(static_cast<size_t>(layers));
   config.ratios.resize(static_cast<size_t>(layers));
   config.hash_layers.resize(static_cast<size_t>(layers));
+  // A drafter sees the last layers that there are.
+  std::vector<int64_t>& taps = config.dspark.taps;
+  if (std::ssize(taps) > layers) taps.resize(static_cast<size_t>(layers));
+  std::iota(taps.begin(), taps.end(), layers - std::ssize(taps));
   return config;
 }
 
@@ -207,9 +212,9 @@ SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
 
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
                       uint64_t seed, double skew, DrafterKind wanted, ShardId shard, bool alone) {
-  const ModelConfig config = cut_config(released_config(release), layers);
+  const ModelConfig config = cut_config(released_config(release, wanted), layers);
   const ConvertList list = convert_list(
-      stored_tensors(official_tensor_list(config, wanted == DrafterKind::kMtp, formats.experts)),
+      stored_tensors(official_tensor_list(config, wanted != DrafterKind::kNone, formats.experts)),
       formats.recipe, config.o_groups);
   std::map<std::string, TensorMeta> tensors;
   for (const OutputItem& item : list.items) {

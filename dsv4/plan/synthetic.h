@@ -36,8 +36,9 @@ std::optional<WeightFormat> released_format(const std::string& text);
 // Config and tensors of "flash" or "pro" as the formats store them, codebooks included: k-bit
 // kernels differ by codebook, so "k3" measures what `dsv4 quantize --experts k3` writes and
 // "k3-e4m3" another kernel. The first `layers` layers (0: all). Small tensors get their contents
-// here, large ones on the device. wanted: with the block mtp.0, whose weights are as random; it
-// changes no other tensor. shard: a rank 0 comes with the others of its world, unless alone.
+// here, large ones on the device. wanted: with this drafter (released_config), whose weights are as
+// random; it changes no other tensor. shard: a rank 0 comes with the others of its world, unless
+// alone.
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
                       uint64_t seed, double skew = 0, DrafterKind wanted = DrafterKind::kNone,
                       ShardId shard = {}, bool alone = false);

@@ -81,16 +81,31 @@ TEST(SyntheticModel, HasTheBlockThatIsWanted) {
   EXPECT_TRUE(with.weights().unused.empty() && with.weights().skipped.empty());
   const DrafterWeights& block = *with.weights().drafter;
   EXPECT_EQ(block.e_proj.format, WeightFormat::kFp8Block);
-  EXPECT_EQ(block.layer.moe.routed[255].w1.bits, 3);
+  EXPECT_EQ(block.layers[0].moe.routed[255].w1.bits, 3);
   EXPECT_EQ(block.enorm.numel(), 4096);
   EXPECT_EQ(bf16_to_f32(block.hnorm.as<uint16_t>()[4095]), 1.f);
-  EXPECT_NE(block.layer.moe.bias.as<float>()[0], 0.f);
-  EXPECT_EQ(block.layer.hc_attn.base.as<float>()[8], 4.f) << "the first of the diagonal";
+  EXPECT_NE(block.layers[0].moe.bias.as<float>()[0], 0.f);
+  EXPECT_EQ(block.layers[0].hc_attn.base.as<float>()[8], 4.f) << "the first of the diagonal";
   for (size_t l = 0; l < 2; ++l) {
     const ConstTensorView &a = without.weights().layers[l].moe.tid2eid,
                           &b = with.weights().layers[l].moe.tid2eid;
     EXPECT_TRUE(std::equal(a.as<int64_t>(), a.as<int64_t>() + a.numel(), b.as<int64_t>())) << l;
   }
+}
+
+// DSpark sees both layers of a model of two.
+TEST(SyntheticModel, HasTheStagesThatAreWanted) {
+  const Model model =
+      synthetic_model("flash", recipe_of_flags("k3", ""), 2, 1, 0, DrafterKind::kDspark);
+  ASSERT_TRUE(model.weights().drafter.has_value());
+  EXPECT_TRUE(model.weights().unused.empty() && model.weights().skipped.empty());
+  const DrafterWeights& drafter = *model.weights().drafter;
+  ASSERT_EQ(drafter.layers.size(), 3u);
+  EXPECT_EQ(drafter.layers[2].moe.routed[255].w1.bits, 3);
+  EXPECT_EQ(model.config().dspark.taps, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(drafter.main_proj.k, 2 * 4096);
+  EXPECT_EQ(drafter.markov_w2.n, 129280);
+  EXPECT_EQ(drafter.confidence.dim(1), 4096 + 256);
 }
 
 TEST(SyntheticModel, HasExpertsAsTheyAreReleased) {

@@ -87,7 +87,9 @@ TEST_F(CliBench, RefusesRoundsThatSayTooLittle) {
   expect_error("bench decode demo --draft-tokens 8 --accept 1", "want numbers from 0 to 7");
   expect_error("bench decode demo --draft-tokens 2 --accept 1.5", "want numbers from 0 to 1");
   expect_error("bench decode demo --draft-tokens 2 --accept 0.5,", "want numbers from 0 to 1");
-  expect_error("bench decode demo --draft-tokens 1 --accept 1 --speculate dspark", "--speculate");
+  expect_error("bench decode demo --draft-tokens 1 --accept 1 --speculate dspark",
+               "has no DSpark drafter");
+  expect_error("bench decode demo --draft-tokens 1 --accept 1 --speculate eagle", "--speculate");
 }
 
 TEST_F(CliBench, TakesChoicesOfImplementations) {

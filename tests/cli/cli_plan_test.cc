@@ -4,6 +4,7 @@
 
 #include "tests/cli/cli.h"
 #include "tests/harness/sparse_checkpoint.h"
+#include "tests/harness/tiny_model.h"
 
 namespace dsv4 {
 namespace {
@@ -50,10 +51,17 @@ TEST_F(CliPlan, OptionsReachThePlan) {
   EXPECT_EQ(official.at("fits"), false);
   EXPECT_EQ(official.at("max_context_tokens"), 0);
   EXPECT_EQ(json_of("plan --synthetic flash --gpus 2xh100 --reserve 4").at("fits"), true);
-  expect_error("plan --synthetic flash --mtp --gpus 2xh200", "--mtp: the MTP block runs on one");
+  expect_error("plan --synthetic flash --mtp --gpus 2xh200", "--mtp: a drafter runs on one");
   const Json mtp = json_of("plan --synthetic flash --mtp");
   EXPECT_EQ(mtp.at("weights_bytes"), 159609485896);
   EXPECT_EQ(mtp.at("tensors"), 69187);
+  expect_error("plan --synthetic flash --dspark --gpus 2xh200", "--dspark: a drafter runs on one");
+  expect_error("plan --synthetic flash --dspark --mtp", "a model has one drafter");
+  EXPECT_EQ(mtp.at("draft_head_bytes"), 129280 * 4096 / 32 * 17 + 64);
+  const Json dspark = json_of("plan --synthetic flash --dspark");
+  EXPECT_EQ(dspark.at("draft_head_bytes"), 0) << "it guesses for more rows than the copy is for";
+  EXPECT_GT(dspark.at("tensors"), mtp.at("tensors"));
+  EXPECT_GT(dspark.at("bytes_per_sequence"), mtp.at("bytes_per_sequence"));
   write("recipe.txt", "experts k2\nexperts.down k3\nshared_experts k4\n");
   const Json recipe = json_of("plan --synthetic flash --dense k5 --recipe " + path("recipe.txt"));
   for (const char* format : {"k2", "k3", "k4", "k5"})
@@ -150,6 +158,28 @@ TEST_F(CliPlan, Errors) {
   expect_error("plan demo --reserve nan", "--reserve");
   expect_error("plan demo --experts k9", "k9");
   expect_error("plan demo --recipe " + path("none.txt"), "none.txt");
+}
+
+// A folder with a DSpark drafter.
+TEST_F(CliPlan, InspectReadsDspark) {
+  const test::TempFolder folder;
+  const std::string config = test::tiny_dspark_json();
+  const std::vector<NamedTensor> list =
+      official_tensor_list(parse_config(config, "config.json"), true);
+  test::write_zero_model(folder, list, config);
+  const Json info = json_of("inspect " + folder.path());
+  EXPECT_EQ(info.at("drafter"), "dspark");
+  EXPECT_TRUE(info.at("skipped_drafter_tensors").empty());
+  EXPECT_TRUE(info.at("unused_tensors").empty());
+  EXPECT_TRUE(info.at("unknown_config_keys").empty());
+  EXPECT_NE(dsv4("inspect " + folder.path()).out.find("3 stages, blocks of 5, sees layers 0, 2, 3"),
+            std::string::npos);
+  const Json plain = json_of("plan " + folder.path()),
+             with = json_of("plan " + folder.path() + " --dspark");
+  for (const char* key : {"weights_bytes", "cache_bytes", "bytes_per_sequence", "workspace_bytes"})
+    EXPECT_GT(with.at(key), plain.at(key)) << key;
+  EXPECT_EQ(with.at("weights_bytes"), info.at("weights_bytes"));
+  expect_error("plan " + folder.path() + " --mtp", "has a DSpark drafter and no MTP block");
 }
 
 TEST_F(CliPlan, InspectReadsTheFullFlashLayout) {

@@ -3,7 +3,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <deque>
+
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/loader/safetensors.h"
 #include "tests/cli/cli.h"
+#include "tests/harness/random_model.h"
 
 namespace dsv4 {
 namespace {
@@ -280,15 +285,81 @@ TEST_F(CliRun, SpeculationIsRefusedWithoutABlock) {
   patch_config(without, "\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 0");
   expect_error("run " + without + " -p Hello --speculate mtp",
                "without has no MTP block (num_nextn_predict_layers is 0");
-  expect_error("run demo -p Hello --speculate dspark", "want mtp, lookup or off");
+  expect_error("run demo -p Hello --speculate dspark",
+               "has no DSpark drafter (config.json has no dspark_block_size); want lookup or off");
   const Result lookup = dsv4("run " + without + " -p Hello -n 3 --speculate auto");
   EXPECT_NE(lookup.err.find("speculation by lookup alone: "), std::string::npos) << lookup.err;
+}
+
+// The bundled model with a random DSpark drafter instead of its block.
+std::string write_demo_with_dspark(const std::string& folder) {
+  namespace fs = std::filesystem;
+  fs::create_directory(folder);
+  for (const auto& entry : fs::directory_iterator("models/demo")) {
+    const std::string file = entry.path().filename().string();
+    const bool weights = file.starts_with("mtp.") || file.ends_with(".index.json");
+    if (entry.is_regular_file() && !weights) fs::copy(entry.path(), folder + "/" + file);
+  }
+  json config = json::parse(read_text_file("models/demo/config.json"));
+  for (int i = 0; i < 2; ++i) config["compress_ratios"].push_back(0);
+  config.update(json::parse(R"({"dspark_block_size": 5, "dspark_markov_rank": 16,
+                                "dspark_noise_token_id": 7, "dspark_target_layer_ids": [2, 4]})"));
+  std::ofstream(folder + "/config.json") << config.dump();
+  Rng rng(3);
+  std::deque<Buffer> values;
+  std::vector<std::pair<std::string, ConstTensorView>> tensors;
+  json map = json::object();
+  const SafetensorsFile model("models/demo/model.safetensors");
+  for (const auto& [name, view] : model.tensors()) map[name] = "model.safetensors";
+  for (const NamedTensor& tensor :
+       official_tensor_list(parse_config(config.dump(), "config.json"), true)) {
+    if (!tensor.name.starts_with("mtp.")) continue;
+    const Buffer& bytes =
+        values.emplace_back(DType::kU8, std::initializer_list<int64_t>{tensor.meta.bytes()});
+    const TensorView view(tensor.meta, bytes.view().data);
+    test::fill_random(tensor.name, view, rng);
+    tensors.emplace_back(tensor.name, view);
+    map[tensor.name] = "dspark.safetensors";
+  }
+  write_safetensors(folder + "/dspark.safetensors", tensors);
+  std::ofstream(folder + "/model.safetensors.index.json") << json{{"weight_map", map}}.dump();
+  return folder;
+}
+
+TEST_F(CliRun, DsparkChangesNothing) {
+  const std::string model = write_demo_with_dspark(path("dspark"));
+  const std::string run =
+      "run " + model + " -p 'Long ago,' -n 40 --seed 3 --deterministic --stats json";
+  const std::string want = dsv4(run).out;
+  EXPECT_EQ(want, dsv4("run demo -p 'Long ago,' -n 40 --seed 3 --deterministic").out);
+  for (const char* source :
+       {"dspark", "auto", "dspark --draft-tokens 5", "dspark --draft-head k4"}) {
+    const Result result = dsv4(run + " --speculate " + source);
+    EXPECT_EQ(result.out, want) << source;
+    EXPECT_EQ(result.err.find("lookup alone"), std::string::npos) << result.err;
+    EXPECT_GT(json::parse(result.err).at("drafts").at("drafter").at("drafted"), 0) << source;
+  }
+  expect_error("run " + model + " -p Hello --speculate dspark --draft-tokens 7",
+               "--draft-tokens 7: the model's block guesses 5");
+  expect_error("run " + model + " -p Hello --speculate mtp",
+               "has a DSpark drafter and no MTP block");
+  expect_error("bench decode " + model +
+                   " --speculate dspark --draft-tokens 7 --accept 0.5 --context 64 --steps 1",
+               "the model's DSpark block guesses 5");
+  const json round = json::parse(dsv4("bench decode " + model +
+                                      " --speculate dspark --draft-tokens 5 --accept 0.8,0.6 "
+                                      "--context 64 --steps 2 --json")
+                                     .out)
+                         .at("results")
+                         .at(0);
+  EXPECT_EQ(round.at("drafts_from"), "dspark");
+  EXPECT_GT(round.at("draft_ms"), 0);
 }
 
 TEST_F(CliRun, SpeculationChangesNothing) {
   const std::string run = "run demo -p 'Long ago,' -n 60 --seed 3 --deterministic --stats json";
   const std::string want = dsv4(run).out;
-  for (const char* source : {"mtp", "auto", "mtp --draft-tokens 3"}) {
+  for (const char* source : {"mtp", "auto", "mtp --draft-tokens 3", "mtp --draft-head k4"}) {
     const Result result = dsv4(run + " --speculate " + source);
     EXPECT_EQ(result.out, want) << source;
     EXPECT_EQ(result.err.find("lookup alone"), std::string::npos) << result.err;

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tests/cli/cli.h"
@@ -140,6 +141,40 @@ TEST_F(CliServe, GoesOnWhenTheReaderOfItsLogStalls) {
   EXPECT_EQ(ask(server.port(), "POST", kChat, kBody).status, 200);
   ASSERT_TRUE(server.read_log(log));
   EXPECT_NE(log.find("\"event\":\"log_lost\""), log.npos) << log;
+}
+
+TEST_F(CliServe, RandomWeightsWantAGpuAndNoModel) {
+  expect_error("serve", "serve needs either a model or --synthetic flash|pro");
+  expect_error("serve demo --synthetic flash", "serve needs either a model or --synthetic");
+  expect_error("serve demo --experts k3", "require --synthetic: demo has fixed formats");
+  expect_error("serve --synthetic flash --experts k3-e4m3 --device cpu --port 0",
+               "--synthetic generates its weights on a GPU");
+  expect_error("serve --synthetic flash --device cuda --disk-cache " + path("cache"),
+               "--disk-cache keeps prefixes of a model folder");
+}
+
+// Tokens are those of the server's usage, and its times add up.
+TEST_F(CliServe, IsMeasuredByTokens) {
+  ServerProcess server(script(R"({"output": "Once there was a fisherman.", "step_ms": 5})"));
+  ASSERT_GT(server.port(), 0);
+  const std::string url = fmt::format("bench serve http://127.0.0.1:{} --json ", server.port());
+  const test::CliResult run =
+      dsv4(url + "--requests 4 --clients 2 --prompt-tokens 30 --vocabulary 1500 --tokens 16");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto report = nlohmann::json::parse(run.out);
+  EXPECT_EQ(report.at("good"), 4);
+  EXPECT_EQ(report.at("prompt_tokens"), 4 * 30);
+  const int64_t output = report.at("output_tokens");
+  EXPECT_GT(output, 4 * 3);
+  EXPECT_NEAR(report.at("total_tokens_per_second").get<double>(),
+              static_cast<double>(output + 120) / report.at("seconds").get<double>(), 1e-6);
+  const auto median = [&](const char* what) { return report.at(what).at("p50").get<double>(); };
+  EXPECT_GT(median("tpot_seconds"), 0.004);
+  EXPECT_NEAR(
+      median("e2e_seconds"),
+      median("ttft_seconds") + median("tpot_seconds") * (static_cast<double>(output) / 4 - 1),
+      0.5 * median("e2e_seconds"));
+  expect_error(url + "--vocabulary 20", "--prompt-tokens");
 }
 
 // A step of ten minutes; the first request, the canary, has another line.

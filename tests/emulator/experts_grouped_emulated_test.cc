@@ -6,7 +6,8 @@
 // for, by either side; one buffer of factors. In e4m3 also: x released before its factors are read,
 // codes before they are read; staging full after one pass, or not waited for; the exponent of gate
 // for up; factors of another step; codes of h' or of x without their exchange; a zero that an
-// exponent changes; y in the place of other tiles' x.
+// exponent changes; y in the place of other tiles' x. In the halves: every tile of an expert at its
+// first pair.
 
 #include <gtest/gtest.h>
 
@@ -79,19 +80,23 @@ void take_table(grouped::Product& product, const Codebook& book, ImageScale scal
   }
 }
 
+// Lists, and `rows` rows of x.
+std::vector<emulator::Kernel> rows_of(const sm90_grouped::Call& call, int64_t rows) {
+  const emulator::Launch list{
+      .grid = call.lists.ctas, .block = sm90_grouped::kListThreads, .pdl = true};
+  return {{list, [&] { sm90_grouped::count_kernel(call.choices, call.lists); }},
+          {list, [&] { sm90_grouped::place_kernel(call.choices, call.lists); }},
+          {{.grid = static_cast<int>(rows), .block = sm90_grouped::kRowThreads, .pdl = true},
+           [&] { sm90_grouped::rows_kernel(call.rows); }}};
+}
+
 // Up: of gate and up.
 template <class Up, class Down>
 void run_emulated(const ExpertsArgs& args, const Run& how) {
   Scratch scratch;
   constexpr bool kFolded = std::is_same_v<Up, Folded> || std::is_same_v<Down, Folded>;
   const sm90_grouped::Call call = sm90_grouped::make_call(args, kFolded, scratch);
-  const emulator::Launch list{
-      .grid = call.lists.ctas, .block = sm90_grouped::kListThreads, .pdl = true};
-  std::vector<emulator::Kernel> kernels{
-      {list, [&] { sm90_grouped::count_kernel(call.choices, call.lists); }},
-      {list, [&] { sm90_grouped::place_kernel(call.choices, call.lists); }},
-      {{.grid = static_cast<int>(args.x.dim(0)), .block = sm90_grouped::kRowThreads, .pdl = true},
-       [&] { sm90_grouped::rows_kernel(call.rows); }}};
+  std::vector<emulator::Kernel> kernels = rows_of(call, args.x.dim(0));
   grouped::Params p = call.products;
   const ExpertImages& images = args.stack.images();
   take_table<Up>(p.gate_up, images.gate_up_codebook, images.gate_up.scale);
@@ -132,6 +137,63 @@ std::vector<float> result_of(const ImagesCase& c, int64_t tokens, const Run& how
   std::fill_n(acc.as<float>(), acc.numel(), 0.f);
   run_emulated<Weights, Weights>(args, how);
   return {acc.as<float>(), acc.as<float>() + acc.numel()};
+}
+
+template <class Weights>
+void run_hidden(const ExpertsHiddenArgs& args, const Run& how) {
+  Scratch scratch;
+  const sm90_grouped::Call call =
+      sm90_grouped::make_hidden_call(args, std::is_same_v<Weights, Folded>, scratch);
+  std::vector<emulator::Kernel> kernels = rows_of(call, args.x.dim(0));
+  const ExpertImages& images = args.stack.images();
+  grouped::Params p = call.products;
+  take_table<Weights>(p.gate_up, images.gate_up_codebook, images.gate_up.scale);
+  kernels.push_back(products<Weights>(p, how));
+  kernels.insert(kernels.begin(), emulator::touching({args.experts, args.weights, args.x}));
+  emulator::launch_stream(kernels, how.seed);
+}
+
+template <class Weights>
+void run_output(const ExpertsOutputArgs& args, const Run& how) {
+  Scratch scratch;
+  const sm90_grouped::Call call =
+      sm90_grouped::make_output_call(args, std::is_same_v<Weights, Folded>, scratch);
+  std::vector<emulator::Kernel> kernels = rows_of(call, args.hidden.dim(0));
+  const ExpertImages& images = args.stack.images();
+  grouped::Params p = call.products;
+  take_table<Weights>(p.down, images.down_codebook, images.down.scale);
+  kernels.push_back(products<Weights>(p, how));
+  kernels.insert(kernels.begin(), emulator::touching({args.experts, args.hidden}));
+  emulator::launch_stream(kernels, how.seed);
+  combine({.x = args.acc, .experts = args.experts, .acc = args.acc}, call);
+}
+
+// The halves, of ranks that have some rows of w1, w3 and w2 each: the bits of the whole.
+template <class Weights>
+void expect_bits_in_slices(const ImagesShape& s, const test::ImageSource& source,
+                           const std::vector<int64_t>& inner_ends,
+                           const std::vector<int64_t>& ends) {
+  SCOPED_TRACE(
+      fmt::format("{} t={} k={} e={} d={} i={}", name(source), s.t, s.k, s.e, s.d, s.inner));
+  ImagesCase c(s, source, source);
+  const std::vector<float> whole = result_of<Weights>(c, s.t, kRuns[1]);
+  const Buffer hidden(DType::kBF16, {s.t * s.k, s.inner}), acc(DType::kF32, {s.t, s.d});
+  const test::RankImages ranks(c, inner_ends, ends);
+  for (size_t r = 0; r < ends.size(); ++r)
+    run_hidden<Weights>({.x = c.args.x,
+                         .stack = ranks.stacks[r],
+                         .experts = c.args.experts,
+                         .weights = c.args.weights,
+                         .swiglu_limit = c.args.swiglu_limit,
+                         .hidden = ranks.columns(hidden, inner_ends, r)},
+                        kRuns[r % std::size(kRuns)]);
+  for (size_t r = 0; r < ends.size(); ++r)
+    run_output<Weights>({.hidden = hidden,
+                         .stack = ranks.stacks[r],
+                         .experts = c.args.experts,
+                         .acc = ranks.columns(acc, ends, r)},
+                        kRuns[(r + 1) % std::size(kRuns)]);
+  EXPECT_TRUE(std::equal(whole.begin(), whole.end(), acc.as<float>()));
 }
 
 template <class Weights>
@@ -243,6 +305,24 @@ TEST(ExpertsGroupedEmulated, DifferentImages) {
   const ImagesShape even{.t = 7, .k = 2, .e = 3, .d = 288, .inner = 288};
   check<Kbit<3>, Folded>(even, 3, WeightFormat::kMxfp4);
   check<Folded, Nvfp4>(even, WeightFormat::kMxfp4, WeightFormat::kNvfp4);
+}
+
+// Several tiles of an expert, pairs of two lists, and row tiles that end within a slice.
+TEST(ExpertsGroupedEmulated, HalvesOfSlicesHaveTheBitsOfTheWhole) {
+  const ImagesShape few{.t = 9, .k = 3, .e = 4, .d = 544, .inner = 352};
+  const ImagesShape tiles{.t = 140, .k = 1, .e = 2, .d = 288, .inner = 288, .only = 1};
+  expect_bits_in_slices<Kbit<3>>(few, 3, {128, 352}, {384, 544});
+  expect_bits_in_slices<Kbit<2>>(tiles, 2, {288}, {288});
+  expect_bits_in_slices<OnGrid<4>>(few, 4, {128, 256, 352}, {128, 256, 544});
+  expect_bits_in_slices<Mxfp4>(few, WeightFormat::kMxfp4, {256, 352}, {128, 544});
+  expect_bits_in_slices<Mxfp4>({.t = 550, .k = 2, .e = 7, .d = 32, .inner = 160},
+                               WeightFormat::kMxfp4, {128, 160}, {16, 32});
+  expect_bits_in_slices<Nvfp4>(few, WeightFormat::kNvfp4, {128, 352}, {256, 544});
+  const ImagesShape even{.t = 40, .k = 2, .e = 3, .d = 416, .inner = 480, .exponents = 12};
+  expect_bits_in_slices<Folded>(even, WeightFormat::kMxfp4, {128, 384, 480}, {256, 384, 416});
+  ImagesShape folded_tiles = tiles;
+  folded_tiles.exponents = 12;
+  expect_bits_in_slices<Folded>(folded_tiles, WeightFormat::kMxfp4, {256, 288}, {128, 288});
 }
 
 TEST(ExpertsGroupedEmulated, BitsDoNotDependOnTheBatch) {

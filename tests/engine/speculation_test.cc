@@ -194,12 +194,17 @@ class SpeculationTest : public testing::TestWithParam<Case> {
   // With a drafter where it has one.
   static Model load(const std::string& name) {
     if (name == "random") return test::random_model(test::tiny_config(), 6, DrafterKind::kMtp);
+    if (name == "dspark")
+      return test::random_model(test::tiny_dspark_config(), 6, DrafterKind::kDspark);
     if (name == "demo") return Model::load("models/demo", DrafterKind::kMtp);
     return Model::load("tests/golden/hf/mixed");
   }
   Speculate random_source(Rng& rng) const {
-    const bool mtp = model_.weights().drafter.has_value() && rng.below(2) == 0;
-    return mtp ? Speculate::kMtp : Speculate::kLookup;
+    return rng.below(2) == 0 ? speculate_with_drafter(model_) : Speculate::kLookup;
+  }
+  // Drafts of a round, at most.
+  int64_t most_drafts(Speculate source) const {
+    return source == Speculate::kDspark ? model_.config().dspark.block_size : kMaxDrafts;
   }
   int32_t vocab() const {
     return static_cast<int32_t>(model_.config().vocab_size);
@@ -318,7 +323,8 @@ TEST_P(SpeculationTest, AnswersAreThoseWithout) {
       const test::TempFolder folder;
       EngineOptions wild = random_options(rng, folder);
       wild.speculate = random_source(rng);
-      wild.draft_tokens = rng.below(8);
+      wild.draft_head = rng.below(2) == 0;
+      wild.draft_tokens = rng.below(1 + most_drafts(wild.speculate));
       const double damage = kDamages[rng.below(4)];
       const bool scripted = wild.speculate == Speculate::kLookup && rng.below(4) > 0;
       const auto script = scripted ? std::make_shared<Script>(damage, vocab()) : nullptr;
@@ -370,15 +376,15 @@ TEST_P(SpeculationTest, PreemptedAnswersAreThoseWithout) {
   on.cache_tokens = kContext;
   on.prefix_checkpoints = 2;
   on.draft_tokens = 3;
-  for (const bool mtp : {false, true}) {
-    if (mtp && !model_.weights().drafter.has_value()) continue;
-    on.speculate = mtp ? Speculate::kMtp : Speculate::kLookup;
-    const auto script = mtp ? nullptr : std::make_shared<Script>(0.3, vocab());
+  for (const bool own : {false, true}) {
+    on.speculate = own ? speculate_with_drafter(model_) : Speculate::kLookup;
+    if (own && on.speculate == Speculate::kLookup) continue;
+    const auto script = own ? nullptr : std::make_shared<Script>(0.3, vocab());
     on.drafter = script;
     Sink sink;
     const std::vector<Answer> answers = run(asked, on, script.get(), plain, sink);
     for (size_t i = 0; i < asked.size(); ++i)
-      EXPECT_TRUE(same(answers[i], plain[i])) << i << (mtp ? " with mtp" : "");
+      EXPECT_TRUE(same(answers[i], plain[i])) << i << (own ? " with its drafter" : "");
     EXPECT_GT(stats_.preemptions, 0);
     EXPECT_GT(sink.drafts.drafted[static_cast<size_t>(DraftSource::kDrafter)], 0);
   }
@@ -452,6 +458,7 @@ TEST_P(SpeculationTest, APredictionSparesSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Models, SpeculationTest,
                          testing::Values(Case{"random", Numerics::kOfficial, 8000},
+                                         Case{"dspark", Numerics::kOfficial, 4000},
                                          Case{"mixed", Numerics::kExact, 40000},
                                          Case{"demo", Numerics::kOfficial, 4000}),
                          [](const auto& one) { return std::string(one.param.model); });

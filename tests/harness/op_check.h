@@ -59,6 +59,8 @@ struct OpCase {
   // A call narrowed to token i, writing to the same place; null: the op has no token axis.
   std::function<Args(const Args&, int64_t)> one_token;
   int64_t num_tokens = 0;
+  // Called after the call of each token, where that cannot write to the same place.
+  std::function<void(int64_t)> after_one_token{};
   // Names the views that the contract allows any strides of, but for the last axis; null: none.
   std::function<void(Args&, StridedCopy&)> strided;
 };
@@ -157,8 +159,12 @@ class ImplCheck {
     context.need_batch_invariant = true;
     const Bytes together = run(2, [&] { impl_.run(context, test_.args); });
     const Bytes alone = run(2, [&] {
-      for (int64_t i = 0; i < test_.num_tokens; ++i)
+      for (int64_t i = 0; i < test_.num_tokens; ++i) {
         impl_.run(context, test_.one_token(test_.args, i));
+        if (!test_.after_one_token) continue;
+        if (context.device != nullptr) wait(*context.device);
+        test_.after_one_token(i);
+      }
     });
     EXPECT_TRUE(together == alone) << "bits of a token depend on its neighbors";
   }

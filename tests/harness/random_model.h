@@ -57,7 +57,7 @@ inline void fill_random(const std::string& name, const TensorView& view, Rng& rn
 inline Model random_model(const ModelConfig& config, uint64_t seed,
                           DrafterKind wanted = DrafterKind::kNone) {
   std::map<std::string, TensorMeta> tensors;
-  for (const NamedTensor& tensor : official_tensor_list(config, wanted == DrafterKind::kMtp))
+  for (const NamedTensor& tensor : official_tensor_list(config, wanted != DrafterKind::kNone))
     tensors.emplace(tensor.name, tensor.meta);
   Rng rng(seed), drafter(seed + 1);
   return Model::blank(

@@ -28,9 +28,28 @@ inline ModelConfig tiny_config() {
   return parse_config(tiny_config_json(), "tiny config");
 }
 
+// With a DSpark drafter of three stages.
+inline std::string tiny_dspark_json() {
+  auto json = nlohmann::json::parse(tiny_config_json());
+  json.update(nlohmann::json::parse(R"({
+    "compress_ratios": [0, 4, 128, 4, 0, 0, 0], "dspark_block_size": 5, "dspark_markov_rank": 24,
+    "dspark_noise_token_id": 39, "dspark_target_layer_ids": [0, 2, 3]})"));
+  return json.dump();
+}
+
+inline ModelConfig tiny_dspark_config() {
+  return parse_config(tiny_dspark_json(), "tiny config with DSpark");
+}
+
+// The tiny config with a drafter of this kind.
+inline ModelConfig tiny_config_of(DrafterKind drafter) {
+  return drafter == DrafterKind::kDspark ? tiny_dspark_config() : tiny_config();
+}
+
 // config.json and model.safetensors with these tensors, all zero but the scales, which are 1 (the
 // zero byte stands for 2^-127, and subnormal numbers are slow).
-inline void write_zero_model(const TempFolder& folder, const std::vector<NamedTensor>& list) {
+inline void write_zero_model(const TempFolder& folder, const std::vector<NamedTensor>& list,
+                             const std::string& config = tiny_config_json()) {
   int64_t largest = 0;
   for (const NamedTensor& tensor : list) largest = std::max(largest, tensor.meta.bytes());
   const Buffer zeros(DType::kU8, {largest}), ones(DType::kU8, {largest});
@@ -41,7 +60,7 @@ inline void write_zero_model(const TempFolder& folder, const std::vector<NamedTe
     tensors.emplace_back(tensor.name, ConstTensorView(tensor.meta, values.view().data));
   }
   write_safetensors(folder.file("model.safetensors"), tensors);
-  folder.write("config.json", tiny_config_json());
+  folder.write("config.json", config);
 }
 
 }  // namespace dsv4::test

@@ -1,5 +1,6 @@
-// Drafts of the MTP block on a GPU: the block's logits and its draws beside the CPU's, and what is
-// kept of a sequence for it, with padded and captured passes.
+// Drafts on a GPU: the logits and the draws of a drafter beside the CPU's, and what is kept of a
+// sequence for it, with padded and captured passes. MTP is the bundled model's block, DSpark a
+// random one.
 
 #include <gtest/gtest.h>
 
@@ -9,6 +10,8 @@
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/speculation.h"
 #include "tests/harness/gpu.h"
+#include "tests/harness/random_model.h"
+#include "tests/harness/tiny_model.h"
 #include "tests/model/golden_files.h"
 
 namespace dsv4 {
@@ -19,8 +22,10 @@ using test::random_ids;
 
 constexpr int64_t kContext = 500;
 
-Model demo_on(bool on_gpu) {
-  Model model = Model::load("models/demo", DrafterKind::kMtp);
+Model model_on(bool on_gpu, DrafterKind drafter) {
+  Model model = drafter == DrafterKind::kMtp
+                    ? Model::load("models/demo", drafter)
+                    : test::random_model(test::tiny_dspark_config(), 6, drafter);
   if (on_gpu) move_to_device(model, {test::gpu(), [](Device*) {}}, [](int64_t, int64_t) {});
   return model;
 }
@@ -35,10 +40,12 @@ class Drafting {
                    .max_batch_tokens = kContext,
                    .max_logits_rows = sequences * (1 + kMaxDrafts),
                    .max_drafts = kMaxDrafts,
-                   .drafter = true}) {
+                   .drafter = model.weights().drafter->kind}),
+        most_(model.config().dspark.empty() ? kMaxDrafts : model.config().dspark.block_size) {
     for (int i = 0; i < sequences; ++i) seqs_.push_back(executor_.cache().open());
   }
 
+  int64_t most() const { return most_; }  // drafts of a sequence
   int64_t length(size_t i) const { return executor_.cache().length(seqs_[i]); }
   void feed(size_t i, std::span<const int32_t> ids) {
     const Work work{seqs_[i], ids};
@@ -52,7 +59,13 @@ class Drafting {
       EXPECT_TRUE(executor_.cache().reserve(seqs_[i], 1 + most[i]));
       wanted.push_back({seqs_[i], newest[i], most[i]});
     }
-    return executor_.draft(wanted, rows);
+    std::vector<std::vector<int32_t>> ids;
+    chances_.clear();
+    for (const Executor::Guesses& guesses : executor_.draft(wanted, rows)) {
+      ids.push_back(guesses.ids);
+      chances_.insert(chances_.end(), guesses.chances.begin(), guesses.chances.end());
+    }
+    return ids;
   }
   // A round whose first drafts hold: keeps 1 + held[i] of ids[i].
   void verify(const std::vector<std::vector<int32_t>>& ids, std::span<const int64_t> held) {
@@ -67,7 +80,9 @@ class Drafting {
     }
     executor_.keep_streams();
   }
-  Buffer logits(int64_t rows) {  // of the last pass
+  // What a drafter said of the last drafts; empty: nothing.
+  const std::vector<float>& chances() const { return chances_; }
+  Buffer logits(int64_t rows) {  // of the last pass, or of the guesses of a block
     const ConstTensorView there = executor_.draft_logits().slice(0, 0, rows);
     Buffer here(DType::kF32, {rows, there.dim(1)});
     executor_.runner().logits_memory().download(here.view().data, there.data, there.bytes());
@@ -76,10 +91,12 @@ class Drafting {
 
  private:
   Executor executor_;
+  const int64_t most_;
   std::vector<SeqId> seqs_;
+  std::vector<float> chances_;
 };
 
-class DraftsOnGpu : public testing::Test {
+class DraftsOnGpu : public testing::TestWithParam<DrafterKind> {
  protected:
   void SetUp() override {
     if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
@@ -88,14 +105,14 @@ class DraftsOnGpu : public testing::Test {
 
 // The numerics are exact and the limit is that of the model's logits (device_test.cc): one
 // sequence, all lengths around the window's, every number of passes, rounds of which a part holds.
-TEST_F(DraftsOnGpu, LogitsOfTheBlockAreThoseOfTheCpu) {
-  const Model cpu = demo_on(false), gpu = demo_on(true);
+TEST_P(DraftsOnGpu, LogitsOfTheBlockAreThoseOfTheCpu) {
+  const Model cpu = model_on(false, GetParam()), gpu = model_on(true, GetParam());
   const Context exact{.numerics = Numerics::kExact};
   Drafting a(cpu, exact, 1), b(gpu, exact, 1);
   const std::vector<int32_t> text = random_ids(kContext, cpu.config().vocab_size, 1);
   double off = 0;
   for (int64_t round = 0; a.length(0) < 300; ++round) {
-    const int64_t most = 1 + round % kMaxDrafts, at = a.length(0);
+    const int64_t most = 1 + round % a.most(), at = a.length(0);
     if (at == 0 || round % 5 == 4) {
       const auto chunk = std::span(text).subspan(static_cast<size_t>(at), round == 0 ? 90 : 3);
       a.feed(0, chunk), b.feed(0, chunk);
@@ -107,13 +124,17 @@ TEST_F(DraftsOnGpu, LogitsOfTheBlockAreThoseOfTheCpu) {
     const auto of_cpu = a.draft({&newest, 1}, {&most, 1}, lists.rows());
     const auto of_gpu = b.draft({&newest, 1}, {&most, 1}, lists.rows());
     ASSERT_EQ(of_cpu, of_gpu) << "round " << round;
-    off = std::max(off, largest_difference(a.logits(1), b.logits(1)));
+    const int64_t rows = a.chances().empty() ? 1 : most;
+    off = std::max(off, largest_difference(a.logits(rows), b.logits(rows)));
+    ASSERT_EQ(a.chances().size(), b.chances().size());
+    for (size_t i = 0; i < a.chances().size(); ++i)
+      EXPECT_NEAR(a.chances()[i], b.chances()[i], 1e-4) << "round " << round;
     const std::vector<std::vector<int32_t>> ids = {
         {text.begin() + at, text.begin() + at + 1 + most}};
     const int64_t held = round % (most + 1);
     a.verify(ids, {&held, 1}), b.verify(ids, {&held, 1});
   }
-  fmt::print("exact, MTP block, GPU against CPU: max |difference| {:.2e}\n", off);
+  fmt::print("exact, {}, GPU against CPU: max |difference| {:.2e}\n", name(GetParam()), off);
   EXPECT_LE(off, 1e-3);
 }
 
@@ -121,9 +142,9 @@ TEST_F(DraftsOnGpu, LogitsOfTheBlockAreThoseOfTheCpu) {
 // of padding; temperatures, cuts, terms and masks in some of them. A size is captured in its second
 // round, and there are few sizes, so that graphs are replayed. With official numerics one rounding
 // may change a draw, so exact ones are compared.
-TEST_F(DraftsOnGpu, DrawsAreThoseOfTheCpu) {
+TEST_P(DraftsOnGpu, DrawsAreThoseOfTheCpu) {
   constexpr int kSequences = 7;
-  const Model cpu = demo_on(false), gpu = demo_on(true);
+  const Model cpu = model_on(false, GetParam()), gpu = model_on(true, GetParam());
   const int64_t vocab = cpu.config().vocab_size;
   const Context exact{.numerics = Numerics::kExact};
   Drafting a(cpu, exact, kSequences), b(gpu, exact, kSequences);
@@ -137,7 +158,7 @@ TEST_F(DraftsOnGpu, DrawsAreThoseOfTheCpu) {
     const size_t rows = rng.below(2) == 0 ? 5 : kSequences;  // 5 have a row of padding
     std::vector<int64_t> most;
     for (size_t i = 0; i < rows; ++i)
-      most.push_back(i > 0 ? 1 + rng.below(most.back()) : rng.below(2) == 0 ? 2 : kMaxDrafts);
+      most.push_back(i > 0 ? 1 + rng.below(most.back()) : rng.below(2) == 0 ? 2 : a.most());
     const std::vector<int32_t> newest = random_ids(static_cast<int64_t>(rows), vocab, 100 + round);
     SampleLists lists(vocab);
     for (size_t i = 0; i < rows; ++i) {
@@ -172,8 +193,8 @@ TEST_F(DraftsOnGpu, DrawsAreThoseOfTheCpu) {
 }
 
 // With equal bits asked for, guesses depend on neither the rows beside them nor on captures.
-TEST_F(DraftsOnGpu, AreThoseOfAFreshSequenceWhenDeterministic) {
-  const Model gpu = demo_on(true);
+TEST_P(DraftsOnGpu, AreThoseOfAFreshSequenceWhenDeterministic) {
+  const Model gpu = model_on(true, GetParam());
   const int64_t vocab = gpu.config().vocab_size;
   const Context context{.need_batch_invariant = true};
   Drafting together(gpu, context, 3);
@@ -184,7 +205,7 @@ TEST_F(DraftsOnGpu, AreThoseOfAFreshSequenceWhenDeterministic) {
   }
   Rng rng(9);
   for (int round = 0; together.length(0) < 200; ++round) {
-    const std::vector<int64_t> most = {1 + round % kMaxDrafts, 1, 1};
+    const std::vector<int64_t> most = {1 + round % together.most(), 1, 1};
     std::vector<int32_t> newest;
     SampleLists lists(vocab);
     for (size_t i = 0; i < 3; ++i) {
@@ -211,6 +232,10 @@ TEST_F(DraftsOnGpu, AreThoseOfAFreshSequenceWhenDeterministic) {
     together.verify(ids, held);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Drafters, DraftsOnGpu,
+                         testing::Values(DrafterKind::kMtp, DrafterKind::kDspark),
+                         [](const auto& one) { return std::string(name(one.param)); });
 
 }  // namespace
 }  // namespace dsv4

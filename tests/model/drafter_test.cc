@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/executor.h"
 #include "tests/harness/random_model.h"
 #include "tests/harness/tiny_model.h"
@@ -33,7 +34,8 @@ class Sequence {
         pad_(pad),
         context_{.numerics = Numerics::kExact, .workspace = &scratch_},
         cache_(model.config(), Numerics::kExact,
-               {.max_tokens = 400, .max_batch_tokens = 128, .drafter = true}, host_memory()),
+               {.max_tokens = 400, .max_batch_tokens = 128, .drafter = DrafterKind::kMtp},
+               host_memory()),
         seq_(cache_.tables().open()) {}
 
   // Computes the tokens; their streams.
@@ -44,7 +46,7 @@ class Sequence {
     batch.runs.push_back(cache_.run(seq_, 0, count));
     batch.ids.assign(ids.begin(), ids.end());
     StepExtents extents = step_extents(model_.cache_groups(), batch);
-    extents.enters = true;
+    extents.enters = DrafterKind::kMtp;
     if (pad_) enlarge(extents);
     const ModelConfig& c = model_.config();
     const Buffer streams(DType::kF32, {extents.tokens + extents.runs, c.hc_mult, c.hidden_size});
@@ -195,8 +197,9 @@ TEST_P(Block, AChainIsWhatSinglePassesGive) {
   const Model model = test::random_model(config, 11, DrafterKind::kMtp);
   const std::vector<int32_t> ids = random_ids(61, config.vocab_size, 8);
   const auto text = std::span(ids).first(60);
-  Executor executor(model, {.numerics = Numerics::kExact},
-                    {.max_tokens = 400, .max_batch_tokens = 128, .max_drafts = 7, .drafter = true});
+  Executor executor(
+      model, {.numerics = Numerics::kExact},
+      {.max_tokens = 400, .max_batch_tokens = 128, .max_drafts = 7, .drafter = DrafterKind::kMtp});
   const SeqId seq = executor.cache().open();
   const Work work{seq, text};
   executor.run({&work, 1});
@@ -212,12 +215,58 @@ TEST_P(Block, AChainIsWhatSinglePassesGive) {
     first.add(params, 10);
     own.add(params, 10 + static_cast<uint64_t>(pass));
     const Executor::DraftRow row{seq, ids[60], pass + 1};
-    const std::vector<int32_t> chain = executor.draft({&row, 1}, first.rows())[0];
+    const std::vector<int32_t> chain = executor.draft({&row, 1}, first.rows())[0].ids;
     const ConstTensorView logits = executor.draft_logits();
     EXPECT_EQ(oracle::row(logits, 0), made.logits) << "pass " << pass;
     guesses.push_back(executor.runner().sample(logits, own.rows())[0].id);
     ASSERT_EQ(chain, std::vector<int32_t>(guesses.begin() + 1, guesses.end())) << "pass " << pass;
   }
+}
+
+// A copy of the head in 4 bits gives other logits, no further off than its values are from those of
+// the head.
+TEST_P(Block, ACopyOfTheHeadIsAsNearAsItsValues) {
+  const ModelConfig config = config_with(GetParam());
+  const Model model = test::random_model(config, 11, DrafterKind::kMtp);
+  const std::vector<int32_t> ids = random_ids(21, config.vocab_size, 8);
+  const auto logits_with = [&](bool copy) {
+    CacheLimits limits{.max_tokens = 400,
+                       .max_batch_tokens = 128,
+                       .max_drafts = 7,
+                       .drafter = DrafterKind::kMtp,
+                       .draft_head = copy};
+    Executor executor(model, {.numerics = Numerics::kExact}, limits);
+    const SeqId seq = executor.cache().open();
+    const Work work{seq, std::span(ids).first(20)};
+    executor.run({&work, 1});
+    EXPECT_TRUE(executor.cache().reserve(seq, 2));
+    SampleLists lists(config.vocab_size);
+    lists.add({.temperature = 0}, 0);
+    const Executor::DraftRow row{seq, ids[20], 1};
+    executor.draft({&row, 1}, lists.rows());
+    return oracle::row(executor.draft_logits(), 0);
+  };
+  const MtpOracle::Vector own = logits_with(false), copied = logits_with(true);
+  const DraftHead head(model, host_memory());
+  EXPECT_EQ(DraftHead::bytes(model),
+            head.view().data.bytes() + head.view().scale.bytes() + head.view().codebook.bytes());
+  check("head", head.view());
+  double most = 0, off = 0, largest = 0;
+  for (size_t i = 0; i < own.size(); ++i) {
+    largest = std::max(largest, std::abs(own[i]));
+    off = std::max(off, std::abs(own[i] - copied[i]));
+    double squares = 0;
+    for (int64_t c = 0; c < config.hidden_size; ++c) {
+      const double d = weight_value(head.view(), static_cast<int64_t>(i), c) -
+                       weight_value(model.weights().head, static_cast<int64_t>(i), c);
+      squares += d * d;
+    }
+    most = std::max(most, std::sqrt(squares));
+  }
+  // h is normalized: its length is the root of its width (the norm's weights are 1).
+  EXPECT_GT(off, 1e-4);
+  EXPECT_LE(off, most * std::sqrt(static_cast<double>(config.hidden_size)) * 1.001);
+  EXPECT_LT(off, 0.5 * largest);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -15,10 +15,16 @@ using test::random_ids;
 
 constexpr int64_t kTokens = 290, kRollback = 3;
 
-class Rollback : public testing::TestWithParam<Numerics> {
+struct Mode {
+  DrafterKind drafter;
+  Numerics numerics;
+};
+
+class Rollback : public testing::TestWithParam<Mode> {
  protected:
-  Rollback() : model_(test::random_model(test::tiny_config(), 9, DrafterKind::kMtp)) {}
-  Model model_;
+  const DrafterKind drafter_ = GetParam().drafter;
+  const Numerics numerics_ = GetParam().numerics;
+  const Model model_ = test::random_model(test::tiny_config_of(drafter_), 9, drafter_);
 };
 
 // Steps as in speculative decoding: `accepted` correct tokens followed by kRollback wrong ones,
@@ -27,9 +33,9 @@ TEST_P(Rollback, ContinuesWithTheSameBits) {
   const int64_t vocab = model_.config().vocab_size;
   const std::vector<int32_t> ids = random_ids(kTokens + kRollback, vocab, 1),
                              wrong = random_ids(kTokens + kRollback, vocab, 2);
-  const Buffer want = test::all_logits(model_, GetParam(), ids, 64);
+  const Buffer want = test::all_logits(model_, numerics_, ids, 64);
   for (int64_t accepted = 1; accepted <= kRollback; ++accepted) {
-    Executor executor(model_, Context{.numerics = GetParam()},
+    Executor executor(model_, Context{.numerics = numerics_},
                       {.max_tokens = kTokens + 2 * kRollback,
                        .max_batch_tokens = 16,
                        .max_logits_rows = 16,
@@ -52,8 +58,8 @@ TEST_P(Rollback, ContinuesWithTheSameBits) {
 // Rolls back to the start: the sequence behaves like a new one.
 TEST_P(Rollback, ToTheStart) {
   const std::vector<int32_t> ids = random_ids(200, model_.config().vocab_size, 3);
-  const Buffer want = test::all_logits(model_, GetParam(), ids, 200);
-  Executor executor(model_, Context{.numerics = GetParam()},
+  const Buffer want = test::all_logits(model_, numerics_, ids, 200);
+  Executor executor(model_, Context{.numerics = numerics_},
                     {.max_tokens = 200, .max_batch_tokens = 200, .max_logits_rows = 200});
   const SeqId seq = executor.cache().open();
   for (const size_t first : {7, 130, 200}) {
@@ -70,8 +76,9 @@ TEST_P(Rollback, ToTheStart) {
 
 // What later steps may read of a sequence: the entries of the window's tokens, those that are
 // closed, with indexer keys, and the newest rows of the compressors; the drafter's rows, of which
-// token 0 has none.
+// MTP has none of token 0.
 std::vector<std::byte> visible_bytes(const Executor& executor, SeqId seq) {
+  const bool mtp = executor.limits().drafter == DrafterKind::kMtp;
   std::vector<std::byte> bytes;
   const auto add = [&](const std::byte* from, int64_t n) {
     bytes.insert(bytes.end(), from, from + n);
@@ -108,8 +115,8 @@ std::vector<std::byte> visible_bytes(const Executor& executor, SeqId seq) {
             layout.columns() * static_cast<int64_t>(sizeof(float)));
   };
   for (const LayerCache& layer : executor.layers()) {
-    const bool drafters = &layer == &executor.layers().back();
-    add_pool(layer.window.pages, drafters ? 1 : 0);
+    const bool last = &layer == &executor.layers().back();
+    add_pool(layer.window.pages, mtp && last ? 1 : 0);
     if (!layer.entries.empty()) add_pool(layer.entries.pages);
     if (!layer.keys.empty()) add_pool(layer.keys.pages);
     if (!layer.entries.empty()) add_state(layer.state);
@@ -124,13 +131,13 @@ std::vector<std::byte> visible_bytes(const Executor& executor, SeqId seq) {
 TEST_P(Rollback, LateCommitsLeaveWhatFreshSequencesHave) {
   constexpr int64_t kDrafts = 7, kLength = 500;
   const int64_t vocab = model_.config().vocab_size;
-  Executor executor(model_, Context{.numerics = GetParam()},
+  Executor executor(model_, Context{.numerics = numerics_},
                     {.max_tokens = kLength + 16,
                      .max_sequences = 3,
                      .max_batch_tokens = 3 * (1 + kDrafts),
                      .max_logits_rows = 3 * (1 + kDrafts),
                      .max_drafts = kDrafts,
-                     .drafter = true});
+                     .drafter = drafter_});
   Rng rng(5);
   std::vector<SeqId> seqs;
   std::vector<std::vector<int32_t>> kept;
@@ -167,8 +174,8 @@ TEST_P(Rollback, LateCommitsLeaveWhatFreshSequencesHave) {
     if (step % 9 != 0) continue;
     for (size_t s = 0; s < 3; ++s) {
       Executor fresh(
-          model_, Context{.numerics = GetParam()},
-          {.max_tokens = kLength + 16, .max_batch_tokens = kLength + 16, .drafter = true});
+          model_, Context{.numerics = numerics_},
+          {.max_tokens = kLength + 16, .max_batch_tokens = kLength + 16, .drafter = drafter_});
       const SeqId seq = fresh.cache().open();
       const Work all{seq, std::span<const int32_t>(kept[s]).first(static_cast<size_t>(length[s])),
                      Work::Logits::kLast};
@@ -181,8 +188,15 @@ TEST_P(Rollback, LateCommitsLeaveWhatFreshSequencesHave) {
   EXPECT_GT(compared, 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, Rollback, testing::Values(Numerics::kOfficial, Numerics::kExact),
-                         [](const auto& mode) { return std::string(name(mode.param)); });
+INSTANTIATE_TEST_SUITE_P(Modes, Rollback,
+                         testing::Values(Mode{DrafterKind::kMtp, Numerics::kOfficial},
+                                         Mode{DrafterKind::kMtp, Numerics::kExact},
+                                         Mode{DrafterKind::kDspark, Numerics::kOfficial},
+                                         Mode{DrafterKind::kDspark, Numerics::kExact}),
+                         [](const auto& mode) {
+                           return fmt::format("{}_{}", name(mode.param.drafter),
+                                              name(mode.param.numerics));
+                         });
 
 }  // namespace
 }  // namespace dsv4

@@ -3,7 +3,7 @@
 from common import RESULTS, read, row, table, with_blocks
 
 PAGE = "docs/speculation.md"
-DRAFTS_FROM = {"lookup": "for nothing", "mtp": "the block"}
+DRAFTS_FROM = {"lookup": "for nothing", "mtp": "the block", "dspark": "DSpark"}
 
 
 def accepted(round_):
@@ -19,13 +19,15 @@ def rows_of(report, source):
             yield row(result["batch"], 0, "", "", f"{result['ms_per_step']:.2f}", "", "1", f"{result['tokens_per_second']:.0f}", "1.00")
             continue
         gain = result["tokens_per_second"] / plain["tokens_per_second"]
-        yield row(result["batch"], result["draft_tokens"], DRAFTS_FROM[source], accepted(result), f"{result['ms_per_round']:.2f}",
+        source_text = DRAFTS_FROM[source] + (", head in 4 bits" if result.get("draft_head") == "k4" else "")
+        yield row(result["batch"], result["draft_tokens"], source_text, accepted(result), f"{result['ms_per_round']:.2f}",
                   f"{result['draft_ms']:.2f}" if result.get("draft_ms") else "", f"{result['expected_tokens_per_round']:.2f}",
                   f"{result['tokens_per_second']:.0f}", f"{gain:.2f}")
 
 
 def wanted():
-    reports = {source: read(RESULTS / f"gpu-h200/rounds_{source}.json") for source in ("mtp", "lookup")}
+    files = {source: RESULTS / f"gpu-h200/rounds_{source}.json" for source in ("mtp", "dspark", "lookup")}
+    reports = {source: read(file) for source, file in files.items() if file.exists()}
     first = reports["mtp"]
     text = [f"{first['device']}, synthetic V4-Flash, experts {first['experts']}, {first['layers']} layers, a context of 4K "
             "(`dsv4 bench decode --draft-tokens --accept`):", "",

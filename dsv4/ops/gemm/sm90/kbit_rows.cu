@@ -5,6 +5,19 @@
 
 namespace dsv4::gemm::kbit_rows {
 
+// Where an H200 was measured slower than cuda, cuda_mma or cuda_pairs (docs/kernels/kbit.md).
+static const char* reject_slower(const Shape& s) {
+  constexpr int64_t kManyRows = 16, kFewRows = 8, kLongRows = 4096;
+  constexpr int64_t kLarge = int64_t{1} << 26;  // weights
+  if (s.bits == 5) return "others are faster for K = 5";
+  if (s.tokens > kManyRows) return "others are faster for more than 16 rows";
+  if ((s.tokens == 1 || s.tokens > kFewRows) && s.n * s.k < kLarge)
+    return "others are faster for small weights";
+  if (s.bits == 4 && s.tokens > 4 && s.tokens <= kFewRows && s.k > kLongRows)
+    return "others are faster for long rows of K = 4";
+  return nullptr;
+}
+
 const char* reject(const Context& context, const Product& p) {
   constexpr int64_t kXAlign = 16;
   if (context.device->info().major != 9) return "for Hopper";
@@ -16,6 +29,8 @@ const char* reject(const Context& context, const Product& p) {
   if (p.weight.n * p.weight.scale.row_stride() >= int64_t{1} << 32)
     return "scales have more than 4 GB";
   if (p.weight.n == 0 || p.weight.k == 0 || p.x.dim(0) == 0) return nullptr;
+  if (const char* why = reject_slower(shape_of(p)); why != nullptr && context.force_impl.empty())
+    return why;
   const Plan plan = make_plan(shape_of(p), context.device->info().num_sms);
   constexpr int kMaxPasses = 4;  // of the weight, from L2
   if (plan.cells * kMaxPasses < p.x.dim(0)) return "rows of x are too long";

@@ -10,13 +10,11 @@ namespace {
 // Rates of an SM of an H200, per ns.
 constexpr double kMemoryBytes = 33, kXBytes = 40, kDecodedWeights = 100;
 constexpr double kExchange = 900;  // ns of a round of a cluster
-constexpr int kClusterSms = 128;   // that clusters of 4 and 8 fill
 
 // Rows of a warpgroup, rounds and stages, so that clusters have equal work. False: nothing fits.
 bool fit(const Shape& s, int num_sms, Plan& p) {
-  const int64_t sms = p.ranks >= 4 ? std::min(num_sms, kClusterSms) : num_sms;
   const int64_t tiles = ceil_div(s.tokens, int64_t{p.cells});
-  const int64_t most = std::max<int64_t>(1, sms / p.ranks / tiles);
+  const int64_t most = std::max<int64_t>(1, num_sms / p.ranks / tiles);
   const int64_t groups = ceil_div(s.n, int64_t{kGroupRows} * p.row_groups);
   p.rounds = static_cast<int>(ceil_div(groups, most));
   const int64_t rows = ceil_div(s.n, most * p.rounds * p.row_groups);

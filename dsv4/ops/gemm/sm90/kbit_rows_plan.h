@@ -22,7 +22,9 @@ namespace dsv4::gemm::kbit_rows {
 inline constexpr int kUnit = 128;
 inline constexpr int kWarpgroups = 4, kGroupThreads = 128, kThreads = kWarpgroups * kGroupThreads;
 inline constexpr int kGroupRows = 64;  // of a warpgroup, at most
-inline constexpr int kMaxRanks = 8, kMaxStages = 4, kMaxStageUnits = 5;
+// Larger clusters do not fill an H200 in one wave.
+inline constexpr int kMaxRanks = 2;
+inline constexpr int kMaxStages = 4, kMaxStageUnits = 5;
 inline constexpr int kMaxCells = 32;  // rows of x of a CTA
 inline constexpr int64_t kMaxTokens = 64;
 

@@ -1,6 +1,8 @@
 // moe/MODEL/FORMAT/t with the shapes of V4-Flash and V4-Pro (6 of 256 or 384 experts; here of 64 or
 // 32), a shared expert in FP8, or k5 where FORMAT says so. Each call has other tokens, which choose
 // other experts, and another shared expert and gate.
+//
+// moe_hidden/MODEL/FORMAT/N/t is the first part of it on one rank of N.
 
 #include "dsv4/ops/model/moe/moe.h"
 
@@ -14,6 +16,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/formats/pack_kbit_image.h"
 #include "dsv4/ops/model/moe/moe_case.h"
+#include "dsv4/ops/model/moe/moe_hidden.h"
 
 namespace dsv4 {
 namespace {
@@ -89,6 +92,43 @@ struct Case {
   }
 };
 
+// A rank has 1 / ranks of the rows of w1 and w3. w2 is not read.
+struct Hidden {
+  Case whole;
+  bench::Tensor chosen, hidden, shared_hidden;
+  MoeHiddenArgs args;
+
+  Hidden(const Shape& s, const Images& kind, int64_t ranks, int64_t t)
+      : whole({s.name, s.d, s.inner / ranks, s.experts}, kind, 0, t),
+        chosen(DType::kI32, {t, kChosen}),
+        hidden(DType::kBF16, {t * kChosen, s.inner / ranks}),
+        shared_hidden(DType::kBF16, {t, s.inner / ranks}) {
+    args = {.ids = whole.args.ids,
+            .bias = whole.args.bias,
+            .routed = whole.args.routed,
+            .route_scale = whole.args.route_scale,
+            .swiglu_limit = whole.args.swiglu_limit,
+            .chosen = chosen,
+            .hidden = hidden,
+            .shared_hidden = shared_hidden};
+    next();
+  }
+  void next() {
+    whole.next();
+    args.x = whole.args.x, args.shared = whole.args.shared, args.gate = whole.args.gate;
+  }
+};
+
+void add_hidden(const Shape& shape, const char* format, const Images& kind, Arch least) {
+  for (const int64_t ranks : {1, 2, 4}) {
+    for (const int64_t t : {1, 8, 64}) {
+      bench::register_impls<MoeHiddenArgs>(
+          fmt::format("moe_hidden/{}/{}/{}/t:{}", shape.name, format, ranks, t), moe_hidden,
+          [=] { return std::make_shared<Hidden>(shape, kind, ranks, t); }, least);
+    }
+  }
+}
+
 void add(const Shape& shape, const char* format, const Images& kind, Arch least,
          int shared_bits = 0) {
   std::set<int64_t> counts{2, 4, 8, 16, 64};
@@ -108,6 +148,8 @@ const bool kRegistered = [] {
   add(kFlash, "nvfp4-image", Images::of(WeightFormat::kNvfp4), Arch::kCuda);
   add(kFlash, "k3-image shared-k5", k3, Arch::kCuda, 5);
   add(kPro, "k3-image", k3, Arch::kCuda);
+  add_hidden(kFlash, "mxfp4", {}, Arch::kCpu);
+  add_hidden(kFlash, "mxfp4-image", Images::of(WeightFormat::kMxfp4), Arch::kCuda);
   return true;
 }();
 

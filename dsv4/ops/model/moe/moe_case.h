@@ -1,17 +1,26 @@
-// What tests, emulated tests and the benchmark of moe.h share: the fp64 oracle and the builder of
-// random arguments.
+// What tests, emulated tests and the benchmark of moe.h and moe_hidden.h share: the fp64 oracles
+// and the builder of random arguments.
 
 #pragma once
 
 #include <vector>
 
 #include "dsv4/ops/model/moe/moe.h"
+#include "dsv4/ops/model/moe/moe_hidden.h"
 #include "tests/harness/fill.h"
 
 namespace dsv4 {
 
 // For args without a boundary.
 std::vector<double> moe_oracle(const Context& context, const MoeArgs& args);  // [t, D]
+
+struct MoeHiddenAnswer {
+  std::vector<double> chosen;         // [t, k]
+  std::vector<double> hidden;         // as MoeHiddenArgs::hidden
+  std::vector<double> shared_hidden;  // [t, s]
+};
+// For args without a boundary.
+MoeHiddenAnswer moe_hidden_oracle(const Context& context, const MoeHiddenArgs& args);
 
 namespace test {
 

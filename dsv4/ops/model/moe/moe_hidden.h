@@ -5,7 +5,8 @@
 //   hidden          = experts_hidden(routed, chosen, weights)      ops/parts/experts/halves.h
 //   shared_hidden   = experts_hidden(shared)                       weight 1
 //
-// The second part is experts_output of both.
+// The second part is experts_output of the routed experts, with the down projection of the shared
+// one as addend.
 
 #pragma once
 
@@ -29,7 +30,7 @@ struct MoeHiddenArgs {
   bool normalize = true;  // norm_topk_prob
   float swiglu_limit = 0.f;
   TensorView chosen;         // [t, k] I32, for the second part
-  TensorView hidden;         // [t * k, i] f32|bf16, the token's slots side by side; i may be 0
+  TensorView hidden;         // [t * k, i] f32|bf16, in the order of the experts; i may be 0
   TensorView shared_hidden;  // [t, s] f32|bf16; s may be 0
 };
 

@@ -1,4 +1,5 @@
-// Random arguments of a whole MoE block with its experts, in test memory.
+// Random arguments of a whole MoE block with its experts in test memory, for the tests of moe.h and
+// moe_hidden.h.
 
 #pragma once
 

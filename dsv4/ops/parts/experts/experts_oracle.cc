@@ -78,6 +78,13 @@ double weight_of(const ConstTensorView& weights, int64_t t, int64_t j) {
   return weights.empty() ? 1.0 : static_cast<double>(weights.row<float>(t)[j]);
 }
 
+// Row t of addend, if there is one.
+void add_addend(const ConstTensorView& addend, int64_t t, Vector& acc) {
+  if (addend.empty()) return;
+  const Vector row = oracle::row(addend, t);
+  for (size_t i = 0; i < acc.size(); ++i) acc[i] += row[i];
+}
+
 }  // namespace
 
 std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& args) {
@@ -95,20 +102,31 @@ std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& ar
       const Vector y = multiply(expert.w2, h, official);
       for (size_t i = 0; i < acc.size(); ++i) acc[i] += y[i];
     }
-    if (!args.addend.empty()) {
-      const Vector addend = oracle::row(args.addend, t);
-      for (size_t i = 0; i < acc.size(); ++i) acc[i] += addend[i];
-    }
+    add_addend(args.addend, t, acc);
     out.insert(out.end(), acc.begin(), acc.end());
   }
   return out;
 }
 
+namespace {
+
+// Pairs i = token * k + slot in the order of their rows of h.
+std::vector<int64_t> in_order_of_experts(const ConstTensorView& experts, int64_t t, int64_t k) {
+  std::vector<int64_t> order;
+  for (int64_t i = 0; i < t * k; ++i) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return expert_of(experts, a / k, a % k) < expert_of(experts, b / k, b % k);
+  });
+  return order;
+}
+
+}  // namespace
+
 std::vector<double> experts_hidden_oracle(const Context& context, const ExpertsHiddenArgs& args) {
   const bool official = context.numerics == Numerics::kOfficial;
   const int64_t t = args.x.dim(0), k = t == 0 ? 0 : args.hidden.dim(0) / t;
   std::vector<double> out;
-  for (int64_t i = 0; i < t * k; ++i) {
+  for (const int64_t i : in_order_of_experts(args.experts, t, k)) {
     const ExpertWeights& expert = args.stack.file()[expert_of(args.experts, i / k, i % k)];
     const Vector h =
         hidden_of(expert, oracle::row(args.x, i / k), weight_of(args.weights, i / k, i % k),
@@ -121,15 +139,21 @@ std::vector<double> experts_hidden_oracle(const Context& context, const ExpertsH
 std::vector<double> experts_output_oracle(const Context& context, const ExpertsOutputArgs& args) {
   const bool official = context.numerics == Numerics::kOfficial;
   const int64_t t = args.acc.dim(0), k = t == 0 ? 0 : args.hidden.dim(0) / t;
+  std::vector<int64_t> row(static_cast<size_t>(t * k));  // of h
+  const std::vector<int64_t> order = in_order_of_experts(args.experts, t, k);
+  for (size_t r = 0; r < order.size(); ++r)
+    row[static_cast<size_t>(order[r])] = static_cast<int64_t>(r);
   std::vector<double> out;
   for (int64_t i = 0; i < t; ++i) {
     Vector acc = oracle::row(args.acc, i);
     if (!args.add) acc.assign(acc.size(), 0.0);
     for (int64_t j = 0; j < k; ++j) {
       const ExpertWeights& expert = args.stack.file()[expert_of(args.experts, i, j)];
-      const Vector y = multiply(expert.w2, oracle::row(args.hidden, i * k + j), official);
+      const int64_t from = row[static_cast<size_t>(i * k + j)];
+      const Vector y = multiply(expert.w2, oracle::row(args.hidden, from), official);
       for (size_t c = 0; c < acc.size(); ++c) acc[c] += y[c];
     }
+    add_addend(args.addend, i, acc);
     out.insert(out.end(), acc.begin(), acc.end());
   }
   return out;

@@ -6,10 +6,13 @@
 #include "dsv4/base/error.h"
 
 namespace dsv4::experts_hidden_kernel {
-// Kernel images under kOfficial: gate and up of the implementations of experts.h of these names.
+// Kernel images under kOfficial: gate and up of the implementations of experts.h of these names,
+// which take calls of as many pairs as these do.
 DSV4_IMPL(ExpertsHiddenArgs, sm90_few_e4m3)
 DSV4_IMPL(ExpertsHiddenArgs, sm90_few)
 DSV4_IMPL(ExpertsHiddenArgs, sm90_wide)
+DSV4_IMPL(ExpertsHiddenArgs, sm90_grouped_e4m3)
+DSV4_IMPL(ExpertsHiddenArgs, sm90_grouped)
 // Routed experts as stored in files, in f32 arithmetic.
 DSV4_IMPL(ExpertsHiddenArgs, cuda)
 DSV4_IMPL(ExpertsHiddenArgs, cpu)
@@ -23,6 +26,9 @@ constexpr Impl<ExpertsHiddenArgs> kTable[] = {
     {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
     {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
+    {"sm90_grouped_e4m3", Arch::kSm90, true, sm90_grouped_e4m3::reject, sm90_grouped_e4m3::run,
+     0x1p-10},
+    {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
     {"parts", Arch::kCuda, true, parts::reject, parts::run, 0x1p-12},
 #endif
@@ -34,6 +40,8 @@ namespace dsv4::experts_output_kernel {
 // As above.
 DSV4_IMPL(ExpertsOutputArgs, sm90_few_e4m3)
 DSV4_IMPL(ExpertsOutputArgs, sm90_few)
+DSV4_IMPL(ExpertsOutputArgs, sm90_grouped_e4m3)
+DSV4_IMPL(ExpertsOutputArgs, sm90_grouped)
 DSV4_IMPL(ExpertsOutputArgs, cuda)
 DSV4_IMPL(ExpertsOutputArgs, cpu)
 DSV4_IMPL(ExpertsOutputArgs, parts)
@@ -44,6 +52,9 @@ constexpr Impl<ExpertsOutputArgs> kTable[] = {
 #if DSV4_CUDA
     {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
+    {"sm90_grouped_e4m3", Arch::kSm90, true, sm90_grouped_e4m3::reject, sm90_grouped_e4m3::run,
+     0x1p-10},
+    {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
     {"parts", Arch::kCuda, true, parts::reject, parts::run, 0x1p-12},
 #endif
@@ -101,6 +112,7 @@ void check_hidden(const ExpertsHiddenArgs& args) {
 void check_output(const ExpertsOutputArgs& args) {
   Dim t("t"), n("n"), k("k"), inner("I");
   expect("acc", args.acc, {DType::kF32}, {t, n});
+  if (!args.addend.empty()) expect("addend", args.addend, {DType::kF32, DType::kBF16}, {t, n});
   check_only(args.stack, args.experts);
   if (!args.experts.empty()) expect("experts", args.experts, {DType::kI32}, {t, k});
   expect("hidden", args.hidden, {DType::kF32, DType::kBF16}, {*t * slots_of(args.experts), inner});
@@ -159,7 +171,8 @@ Cost cost_with(const ExpertsHiddenArgs& args, double weights) {
 }
 
 Cost cost_with(const ExpertsOutputArgs& args, double weights) {
-  const int64_t moved = args.hidden.bytes() + (args.add ? 2 : 1) * args.acc.bytes();
+  const int64_t moved = args.hidden.bytes() + (args.add ? 2 : 1) * args.acc.bytes() +
+                        (args.addend.empty() ? 0 : args.addend.bytes());
   return {.bytes = weights + static_cast<double>(moved),
           .flops = 2.0 * static_cast<double>(args.hidden.numel() * args.acc.dim(1)),
           .weight_bytes = weights};

@@ -2,7 +2,10 @@
 // stands between them (docs/spec/several-gpus.md 2.3).
 //
 //   experts_hidden   h = weight * (silu(w1 x) * w3 x), clamped      one row for each token and slot
-//   experts_output   acc[t] += w2 h, experts in ascending order of their ids
+//   experts_output   acc[t] += w2 h, experts in ascending order of their ids; then the addend
+//
+// Rows of h are in the order of the experts: by ascending id, then token, then slot. All ranks have
+// the same choices and so the same order, in which kernels read and write h without a pass between.
 //
 // Formulas and rounding points are those of experts.h: the halves, one after the other, give its
 // bits, whatever rows of w1, w3 and w2 a call has (on a device where Context::need_batch_invariant
@@ -25,15 +28,16 @@ struct ExpertsHiddenArgs {
   ConstTensorView experts;   // [t, k] I32 in [0, e), distinct or not
   ConstTensorView weights;   // [t, k] f32
   float swiglu_limit = 0.f;  // 0: no clamp
-  TensorView hidden;         // [t * k, i] f32|bf16, the token's slots side by side
+  TensorView hidden;         // [t * k, i] f32|bf16, in the order of the experts
 };
 
 struct ExpertsOutputArgs {
-  ConstTensorView hidden;   // [t * k, I] f32|bf16
-  ExpertStack stack;        // of which w2 is read: [n, I]
-  ConstTensorView experts;  // as above
-  TensorView acc;           // [t, n] f32
-  bool add = true;          // false: acc is overwritten
+  ConstTensorView hidden;    // [t * k, I] f32|bf16, in the order of the experts
+  ExpertStack stack;         // of which w2 is read: [n, I]
+  ConstTensorView experts;   // as above
+  TensorView acc;            // [t, n] f32
+  bool add = true;           // false: acc is overwritten
+  ConstTensorView addend{};  // [t, n] f32|bf16, added to acc after all experts; empty: nothing
 };
 
 extern const Op<ExpertsHiddenArgs> experts_hidden;

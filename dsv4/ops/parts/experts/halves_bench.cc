@@ -1,12 +1,15 @@
 // experts_hidden/FORMAT/N/t and experts_output/FORMAT/N/t: one rank of N, with the shapes of
-// V4-Flash (d 4096, inner 2048, 6 of 64 experts).
+// V4-Flash (d 4096, inner 2048, 6 of 64 experts), as files have them and as kernel images. 1,024
+// tokens give an expert as many pairs as 4,096 do among the 256 experts of V4-Flash.
 
 #include <vector>
 
+#include "bench/expert_images.h"
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
+#include "dsv4/formats/pack_kbit_image.h"
 #include "dsv4/ops/parts/experts/halves_case.h"
 
 namespace dsv4 {
@@ -64,7 +67,32 @@ struct Output : Case {
   }
 };
 
+// A half as kernel images: the rows that a rank has of the product that the half computes.
+template <class Half>
+struct Images : Half {
+  bench::RandomImages random;
+
+  Images(int64_t ranks, int64_t t)
+      : Half(ranks, t),
+        random(kExperts, std::is_same_v<Half, Hidden> ? kInner / ranks : kInner,
+               std::is_same_v<Half, Hidden> ? kModel : kModel / ranks,
+               image_codebook({.format = WeightFormat::kMxfp4}), ImageScale::kUe8m0) {
+    this->args.stack = random.images;
+  }
+};
+
+void add_images(int64_t ranks, int64_t t) {
+  bench::register_impls<ExpertsHiddenArgs>(
+      fmt::format("experts_hidden/mxfp4-image/{}/t:{}", ranks, t), experts_hidden,
+      [=] { return std::make_shared<Images<Hidden>>(ranks, t); }, Arch::kCuda);
+  bench::register_impls<ExpertsOutputArgs>(
+      fmt::format("experts_output/mxfp4-image/{}/t:{}", ranks, t), experts_output,
+      [=] { return std::make_shared<Images<Output>>(ranks, t); }, Arch::kCuda);
+}
+
 const bool kRegistered = [] {
+  for (const int64_t ranks : {1, 2, 4})
+    for (const int64_t t : {1, 8, 64, 128, 1024}) add_images(ranks, t);
   for (const int64_t ranks : {1, 2, 4}) {
     for (const int64_t t : {1, 8, 64}) {
       bench::register_impls<ExpertsHiddenArgs>(

@@ -1,6 +1,6 @@
 // From the arguments of a half (halves.h) with kernel images to the parameters of its kernels,
-// without launching them: the list of pairs, one of the two products, and rows between the order of
-// the pairs and that of the tokens (cuda/pair_rows.h).
+// without launching them: the list of pairs and one of the two products, which reads or writes the
+// rows of h where they are.
 
 #pragma once
 
@@ -9,38 +9,37 @@
 
 namespace dsv4::experts_kernel {
 
+// What all implementations for kernel images refuse.
+inline const char* reject_stack(const Context& context, const ExpertStack& stack,
+                                const ConstTensorView& experts) {
+  if (!stack.is_image()) return "for kernel images";
+  if (!reads_images(context)) return "for official numerics on Hopper";
+  if (experts.empty()) return "for routed experts";
+  return stack.size() > gemm::experts::kMaxExperts ? "more than 384 experts" : nullptr;
+}
+
 struct HalfCall {
   Choices choices;
   PairLists lists;
   Params product;
-  TensorView hidden;  // [pairs, i] or [pairs, I] bf16, in the order of the pairs
-  TensorView y;       // [pairs, n] bf16, of the second half
+  TensorView y;  // [pairs, n] bf16, of the second half
 
-  // Before the product. Else its kernel lists the pairs; lists.pair_of is stored by that of the
-  // first half, and by place_rows() before that of the second.
+  // Before the product. Else its kernel lists the pairs, and stores lists.pair_of.
   bool needs_list() const { return product.choices.pairs == 0; }
 };
 
-// weights: those of the router, or anything of that shape for the half that does not use them
+// weights: of the half that uses them
 inline HalfCall make_half(const ExpertStack& stack, const ConstTensorView& experts,
-                          const ConstTensorView& weights, int64_t inner, int ctas,
-                          Scratch& scratch) {
-  const int64_t pairs = experts.dim(0) * experts.dim(1);
+                          const ConstTensorView& weights, int ctas, Scratch& scratch) {
   HalfCall call;
-  call.choices = {.experts = experts.as<int32_t>(),
-                  .weights = weights.as<float>(),
-                  .expert_stride = experts.row_stride(),
-                  .weight_stride = weights.row_stride(),
-                  .pairs = static_cast<int>(pairs),
-                  .slots = static_cast<int>(experts.dim(1)),
-                  .entry_bits = entry_bits(stack.images())};
-  call.lists = take_lists(pairs, stack, ctas, scratch);
-  call.hidden = scratch.take(DType::kBF16, {pairs, inner});
+  call.choices = choices_of(stack, experts, weights);
+  call.lists = take_lists(call.choices.pairs, stack, ctas, scratch);
   return call;
 }
 
 // p: the product. The list is for it alone.
 inline void set_product(HalfCall& call, Params p, const Reader& reader) {
+  p.waits_first = true;
   for (int& stages : call.lists.entry_stages) stages = p.stages;
   if (call.choices.pairs <= reader.own_pairs)
     p.choices = call.choices, p.pair_of = call.lists.pair_of;
@@ -50,10 +49,9 @@ inline void set_product(HalfCall& call, Params p, const Reader& reader) {
 
 inline HalfCall make_hidden_call(const ExpertsHiddenArgs& args, int ctas, const Reader& reader,
                                  Scratch& scratch) {
-  HalfCall call =
-      make_half(args.stack, args.experts, args.weights, args.hidden.dim(1), ctas, scratch);
+  HalfCall call = make_half(args.stack, args.experts, args.weights, ctas, scratch);
   Params p = gate_up_of({.x = args.x, .stack = args.stack, .swiglu_limit = args.swiglu_limit},
-                        reader, call.hidden);
+                        reader, args.hidden);
   p.pair_weight = call.lists.weight;
   set_product(call, p, reader);
   return call;
@@ -61,12 +59,9 @@ inline HalfCall make_hidden_call(const ExpertsHiddenArgs& args, int ctas, const 
 
 inline HalfCall make_output_call(const ExpertsOutputArgs& args, int ctas, const Reader& reader,
                                  Scratch& scratch) {
-  TensorMeta like_ids = args.experts;
-  like_ids.dtype = DType::kF32;
-  HalfCall call = make_half(args.stack, args.experts, {like_ids, args.experts.data},
-                            args.hidden.dim(1), ctas, scratch);
+  HalfCall call = make_half(args.stack, args.experts, {}, ctas, scratch);
   call.y = scratch.take(DType::kBF16, {args.hidden.dim(0), args.acc.dim(1)});
-  Params p = down_of({.stack = args.stack}, reader, call.hidden);
+  Params p = down_of({.stack = args.stack}, reader, args.hidden);
   p.out = call.y.as<bf16>(), p.out_stride = call.y.row_stride();
   set_product(call, p, reader);
   return call;

@@ -2,6 +2,9 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/comm/shard_id.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/parts/experts/halves_case.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "tests/harness/op_check.h"
@@ -37,61 +40,102 @@ struct Case {
   }
 };
 
-void check_hidden(const Shape& shape, const test::StoredAs& stored, DType x, Numerics numerics,
+// Calls of one token store its rows of h to the first rows.
+ExpertsHiddenArgs one_token(const ExpertsHiddenArgs& a, int64_t i) {
+  ExpertsHiddenArgs one = a;
+  one.x = a.x.slice(0, i, i + 1);
+  if (!a.experts.empty()) one.experts = a.experts.slice(0, i, i + 1);
+  if (!a.weights.empty()) one.weights = a.weights.slice(0, i, i + 1);
+  one.hidden = a.hidden.slice(0, 0, a.hidden.dim(0) / a.x.dim(0));
+  return one;
+}
+
+// want: by experts_hidden_oracle(), of the file that images were made of.
+void check_hidden(const std::string& name, const Context& context, Arena& arena,
+                  const ExpertsHiddenArgs& args, const std::vector<double>& want,
                   const test::Tolerance& tolerance) {
-  const Context context{.numerics = numerics};
-  Case c(shape, stored, x, numerics == Numerics::kOfficial);
-  const ExpertsHiddenArgs args = test::first_half(c.arena, context, c.args);
-  const int64_t k = shape.ids ? shape.k : 1;
-  const auto one_token = [k](const ExpertsHiddenArgs& a, int64_t i) {
-    ExpertsHiddenArgs one = a;
-    one.x = a.x.slice(0, i, i + 1);
-    if (!a.experts.empty()) one.experts = a.experts.slice(0, i, i + 1);
-    if (!a.weights.empty()) one.weights = a.weights.slice(0, i, i + 1);
-    one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
-    return one;
-  };
   test::OpCase<ExpertsHiddenArgs> test{
-      .name =
-          fmt::format("hidden {} {} t={} i={}", name(stored), name(numerics), shape.t, shape.inner),
+      .name = "hidden " + name,
       .args = args,
-      .outputs = {{"hidden", args.hidden, experts_hidden_oracle(context, args), tolerance}},
+      .outputs = {{"hidden", args.hidden, want, tolerance}},
       .one_token = one_token,
-      .num_tokens = shape.t};
+      .num_tokens = args.x.dim(0),
+      .after_one_token = test::RowsOfTokens(args.experts, args.hidden, args.x.dim(0))};
   test.strided = [](ExpertsHiddenArgs& a, test::StridedCopy& copy) {
     copy(a.x), copy(a.experts), copy(a.weights), copy(a.hidden);
   };
-  check_op(experts_hidden.impls, context, c.arena, test);
+  check_op(experts_hidden.impls, context, arena, test);
 }
 
-void check_output(const Shape& shape, const test::StoredAs& stored, Numerics numerics, bool add,
+// Likewise.
+void check_output(const std::string& name, const Context& context, Arena& arena,
+                  const ExpertsOutputArgs& args, const std::vector<double>& want,
+                  const test::Tolerance& tolerance) {
+  const int64_t t = args.acc.dim(0), k = args.experts.empty() ? 1 : args.experts.dim(1);
+  const TensorView by_token =
+      arena.input(args.hidden.dtype, {args.hidden.dim(0), args.hidden.dim(1)});
+  const std::vector<int64_t> rows = test::rows_of_tokens(args.experts, t);
+  for (size_t j = 0; j < rows.size(); ++j)
+    test::copy_row(args.hidden, rows[j], by_token, static_cast<int64_t>(j));
+  test::OpCase<ExpertsOutputArgs> test{.name = "output " + name,
+                                       .args = args,
+                                       .outputs = {{"acc", args.acc, want, tolerance}},
+                                       .one_token =
+                                           [=](const ExpertsOutputArgs& a, int64_t i) {
+                                             ExpertsOutputArgs one = a;
+                                             one.hidden = by_token.slice(0, i * k, (i + 1) * k);
+                                             if (!a.experts.empty())
+                                               one.experts = a.experts.slice(0, i, i + 1);
+                                             if (!a.addend.empty())
+                                               one.addend = a.addend.slice(0, i, i + 1);
+                                             one.acc = a.acc.slice(0, i, i + 1);
+                                             return one;
+                                           },
+                                       .num_tokens = t};
+  test.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
+    copy(a.hidden), copy(a.experts), copy(a.addend), copy(a.acc);
+  };
+  check_op(experts_output.impls, context, arena, test);
+}
+
+TensorView random_hidden(Arena& arena, const Context& context, const ExpertsArgs& whole) {
+  const TensorView hidden =
+      arena.input(activation_dtype(context), {whole.x.dim(0) * slots(whole), whole.stack.inner()});
+  Rng rng(12);
+  test::fill_normal(hidden, rng);
+  return hidden;
+}
+
+// What is added after all experts.
+ConstTensorView random_addend(Arena& arena, DType dtype, const ConstTensorView& acc) {
+  const TensorView addend = arena.input(dtype, {acc.dim(0), acc.dim(1)});
+  Rng rng(13);
+  test::fill_normal(addend, rng);
+  return addend;
+}
+
+std::string text(const Shape& shape, const test::StoredAs& stored, Numerics numerics) {
+  return fmt::format("{} {} t={} i={}", name(stored), name(numerics), shape.t, shape.inner);
+}
+
+void check_first(const Shape& shape, const test::StoredAs& stored, DType x, Numerics numerics,
+                 const test::Tolerance& tolerance) {
+  const Context context{.numerics = numerics};
+  Case c(shape, stored, x, numerics == Numerics::kOfficial);
+  const ExpertsHiddenArgs args = test::first_half(c.arena, context, c.args);
+  check_hidden(text(shape, stored, numerics), context, c.arena, args,
+               experts_hidden_oracle(context, args), tolerance);
+}
+
+void check_second(const Shape& shape, const test::StoredAs& stored, Numerics numerics, bool add,
                   const test::Tolerance& tolerance) {
   const Context context{.numerics = numerics};
   Case c(shape, stored, DType::kBF16, numerics == Numerics::kOfficial);
   c.args.add = add;
-  const int64_t k = shape.ids ? shape.k : 1;
-  const TensorView hidden = c.arena.input(activation_dtype(context), {shape.t * k, shape.inner});
-  Rng rng(12);
-  test::fill_normal(hidden, rng);
-  const ExpertsOutputArgs args = test::second_half(hidden, c.args);
-  const auto one_token = [k](const ExpertsOutputArgs& a, int64_t i) {
-    ExpertsOutputArgs one = a;
-    one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
-    if (!a.experts.empty()) one.experts = a.experts.slice(0, i, i + 1);
-    one.acc = a.acc.slice(0, i, i + 1);
-    return one;
-  };
-  test::OpCase<ExpertsOutputArgs> test{
-      .name =
-          fmt::format("output {} {} t={} i={}", name(stored), name(numerics), shape.t, shape.inner),
-      .args = args,
-      .outputs = {{"acc", args.acc, experts_output_oracle(context, args), tolerance}},
-      .one_token = one_token,
-      .num_tokens = shape.t};
-  test.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
-    copy(a.hidden), copy(a.experts), copy(a.acc);
-  };
-  check_op(experts_output.impls, context, c.arena, test);
+  ExpertsOutputArgs args = test::second_half(random_hidden(c.arena, context, c.args), c.args);
+  if (add) args.addend = random_addend(c.arena, activation_dtype(context), args.acc);
+  check_output(text(shape, stored, numerics), context, c.arena, args,
+               experts_output_oracle(context, args), tolerance);
 }
 
 constexpr Shape kShapes[] = {{0, 2, 3, 64, 32},
@@ -106,10 +150,11 @@ TEST(ExpertsHalves, AgreeWithOracle) {
   for (const test::StoredAs& stored : test::kAllStored) {
     for (const Shape& s : kShapes) {
       if (s.t > 9 && stored.format != WeightFormat::kMxfp4) continue;
-      check_hidden(s, stored, DType::kF32, Numerics::kExact, exact);
-      check_hidden(s, stored, DType::kBF16, Numerics::kOfficial, official);
-      check_output(s, stored, Numerics::kExact, true, exact);
-      check_output(s, stored, Numerics::kOfficial, false, official);
+      check_first(s, stored, DType::kF32, Numerics::kExact, exact);
+      check_first(s, stored, DType::kBF16, Numerics::kOfficial, official);
+      check_second(s, stored, Numerics::kExact, true, exact);
+      check_second(s, stored, Numerics::kOfficial, false, official);
+      check_second(s, stored, Numerics::kOfficial, true, official);
     }
   }
 }
@@ -117,51 +162,17 @@ TEST(ExpertsHalves, AgreeWithOracle) {
 // Kernel images, which only devices read. The oracle reads the file that they were made of.
 void check_images(test::ImagesCase& c, const std::string& name) {
   const Context context;
-  const int64_t t = c.args.x.dim(0), k = slots(c.args);
+  const test::Tolerance tolerance{.rel = 0.02, .cosine = 5e-6};
   ExpertsHiddenArgs first = test::first_half(c.arena, context, c.file_args);
   const std::vector<double> want_hidden = experts_hidden_oracle(context, first);
   first.stack = c.args.stack;
-  const test::Tolerance tolerance{.rel = 0.02, .cosine = 5e-6};
-  test::OpCase<ExpertsHiddenArgs> hidden{
-      .name = "hidden " + name,
-      .args = first,
-      .outputs = {{"hidden", first.hidden, want_hidden, tolerance}},
-      .one_token =
-          [k](const ExpertsHiddenArgs& a, int64_t i) {
-            ExpertsHiddenArgs one = a;
-            one.x = a.x.slice(0, i, i + 1);
-            one.experts = a.experts.slice(0, i, i + 1), one.weights = a.weights.slice(0, i, i + 1);
-            one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
-            return one;
-          },
-      .num_tokens = t};
-  hidden.strided = [](ExpertsHiddenArgs& a, test::StridedCopy& copy) {
-    copy(a.x), copy(a.experts), copy(a.weights), copy(a.hidden);
-  };
-  check_op(experts_hidden.impls, context, c.arena, hidden);
-
-  const TensorView h = c.arena.input(DType::kBF16, {t * k, c.args.stack.inner()});
-  Rng rng(12);
-  test::fill_normal(h, rng);
-  ExpertsOutputArgs second = test::second_half(h, c.file_args);
+  check_hidden(name, context, c.arena, first, want_hidden, tolerance);
+  ExpertsOutputArgs second =
+      test::second_half(random_hidden(c.arena, context, c.file_args), c.file_args);
+  second.addend = random_addend(c.arena, DType::kBF16, second.acc);
   const std::vector<double> want_acc = experts_output_oracle(context, second);
   second.stack = c.args.stack;
-  test::OpCase<ExpertsOutputArgs> output{.name = "output " + name,
-                                         .args = second,
-                                         .outputs = {{"acc", second.acc, want_acc, tolerance}},
-                                         .one_token =
-                                             [k](const ExpertsOutputArgs& a, int64_t i) {
-                                               ExpertsOutputArgs one = a;
-                                               one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
-                                               one.experts = a.experts.slice(0, i, i + 1);
-                                               one.acc = a.acc.slice(0, i, i + 1);
-                                               return one;
-                                             },
-                                         .num_tokens = t};
-  output.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
-    copy(a.hidden), copy(a.experts), copy(a.acc);
-  };
-  check_op(experts_output.impls, context, c.arena, output);
+  check_output(name, context, c.arena, second, want_acc, tolerance);
 }
 
 TEST(ExpertsHalves, ImagesAgreeWithOracle) {
@@ -173,7 +184,8 @@ TEST(ExpertsHalves, ImagesAgreeWithOracle) {
          {test::ImagesShape{.t = 0, .k = 2, .e = 3, .d = 64, .inner = 32},
           {.t = 1, .k = 6, .e = 40, .d = 256, .inner = 128},
           {.t = 7, .k = 3, .e = 9, .d = 288, .inner = 544},
-          {.t = 33, .k = 6, .e = 256, .d = 96, .inner = 64}}) {
+          {.t = 33, .k = 6, .e = 256, .d = 96, .inner = 64},
+          {.t = 150, .k = 2, .e = 3, .d = 288, .inner = 512}}) {  // many pairs for each expert
       test::ImagesCase c(s, source, source);
       check_images(c, fmt::format("images {} t={} d={} i={}", name(source), s.t, s.d, s.inner));
     }
@@ -181,6 +193,28 @@ TEST(ExpertsHalves, ImagesAgreeWithOracle) {
   test::ImagesCase pro({.t = 3, .k = 2, .e = 4, .d = 7168, .inner = 3072}, 2, 2);
   check_images(pro, "images of V4-Pro's width");
 }
+
+#if DSV4_CUDA
+// Prompts, where no bit may depend on the batch, and a few tokens.
+TEST(ExpertsHalves, DryRunWithImages) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
+  const auto expect_choice = [&](int64_t t, const test::ImageSource& source, bool invariant,
+                                 std::string_view name) {
+    const Context context{.need_batch_invariant = invariant, .device = hopper.get()};
+    test::ImagesCase c({.t = t, .k = 2, .e = 3, .d = 512, .inner = 512}, source, source);
+    const ExpertsHiddenArgs first = test::first_half(c.arena, context, c.args);
+    EXPECT_EQ(choose(experts_hidden, context, first).name, name) << t;
+    const ExpertsOutputArgs second = test::second_half(first.hidden, c.args);
+    EXPECT_EQ(choose(experts_output, context, second).name, name) << t;
+    EXPECT_GT(workspace_bytes(experts_hidden, context, first), 0);
+    EXPECT_GT(workspace_bytes(experts_output, context, second), 0);
+  };
+  for (const int64_t t : {1, 12}) expect_choice(t, WeightFormat::kMxfp4, false, "sm90_few_e4m3");
+  expect_choice(13, WeightFormat::kMxfp4, false, "sm90_grouped_e4m3");
+  expect_choice(13, WeightFormat::kNvfp4, false, "sm90_grouped");
+  expect_choice(13, WeightFormat::kMxfp4, true, "sm90_few_e4m3");
+}
+#endif
 
 // What N ranks compute, each with its rows, side by side: the bits of experts, routed and shared.
 TEST(ExpertsHalves, SlicesGiveTheBitsOfExperts) {

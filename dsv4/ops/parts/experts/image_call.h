@@ -24,14 +24,20 @@ inline int entry_bits(const ExpertImages& images) {
   return std::countr_zero(static_cast<unsigned>(most));
 }
 
+// weights: those of the router; empty for what does not use them, which then has the ids there
+inline Choices choices_of(const ExpertStack& stack, const ConstTensorView& experts,
+                          const ConstTensorView& weights) {
+  const ConstTensorView& any = weights.empty() ? experts : weights;
+  return {.experts = experts.as<int32_t>(),
+          .weights = reinterpret_cast<const float*>(any.data),
+          .expert_stride = experts.row_stride(),
+          .weight_stride = any.row_stride(),
+          .pairs = static_cast<int>(experts.dim(0) * experts.dim(1)),
+          .slots = static_cast<int>(experts.dim(1)),
+          .entry_bits = entry_bits(stack.images())};
+}
 inline Choices choices_of(const ExpertsArgs& args) {
-  return {.experts = args.experts.as<int32_t>(),
-          .weights = args.weights.as<float>(),
-          .expert_stride = args.experts.row_stride(),
-          .weight_stride = args.weights.row_stride(),
-          .pairs = static_cast<int>(args.x.dim(0) * slots(args)),
-          .slots = static_cast<int>(slots(args)),
-          .entry_bits = entry_bits(args.stack.images())};
+  return choices_of(args.stack, args.experts, args.weights);
 }
 
 struct Call {
@@ -71,7 +77,8 @@ inline Params gate_up_of(const ExpertsArgs& args, const Reader& reader, const Te
   p.rows = static_cast<int>(args.stack.inner());
   return p;
 }
-inline Params down_of(const ExpertsArgs& args, const Reader& reader, const TensorView& hidden) {
+inline Params down_of(const ExpertsArgs& args, const Reader& reader,
+                      const ConstTensorView& hidden) {
   const ExpertImages& images = args.stack.images();
   Params p = product(images.down, images.down_places(), images.down_codebook, reader);
   p.scale2 = images.scale2.as<float>();
@@ -108,11 +115,12 @@ inline Call make_call(const ExpertsArgs& args, int ctas, const Reader& reader, S
   const auto with_lists = [&](Params p, int which) {
     p.entries = call.lists.entries, p.starts = call.lists.starts[which];
     call.lists.entry_stages[which] = p.stages;
-    if (pairs <= reader.own_pairs) p.choices = choices_of(args), p.pair_of = call.lists.pair_of;
+    if (pairs <= reader.own_pairs) p.choices = choices_of(args);
     return p;
   };
   call.gate_up = with_lists(gate_up_of(args, reader, call.hidden), 0);
   call.gate_up.pair_weight = call.lists.weight;
+  if (pairs <= reader.own_pairs) call.gate_up.pair_of = call.lists.pair_of;
   call.down = with_lists(down_of(args, reader, call.hidden), 1);
   call.down.out = call.y.as<bf16>(), call.down.out_stride = d;
   return call;

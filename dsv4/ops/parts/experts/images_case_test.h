@@ -10,6 +10,7 @@
 
 #include "dsv4/formats/pack_kbit_image.h"
 #include "dsv4/ops/parts/experts/experts_case.h"
+#include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
 
@@ -173,6 +174,34 @@ struct ImagesCase {
     file_args = random_experts(arena, rng, {.t = s.t, .k = s.k, .d = s.d, .only = s.only}, file);
     args = file_args;
     args.stack = pack_images(arena, file);
+  }
+};
+
+// What ranks have of a case: rows of w1 and w3 up to inner_ends[r], and of w2 up to ends[r], of
+// which those of rank r are the last.
+struct RankImages {
+  std::vector<ExpertImages> stacks;
+
+  RankImages(ImagesCase& c, const std::vector<int64_t>& inner_ends,
+             const std::vector<int64_t>& ends) {
+    for (size_t r = 0; r < ends.size(); ++r) {
+      std::vector<ExpertWeights> own;
+      for (const ExpertWeights& e : c.file)
+        own.push_back({e.w1.rows(begin(inner_ends, r), inner_ends[r]),
+                       e.w3.rows(begin(inner_ends, r), inner_ends[r]),
+                       e.w2.rows(begin(ends, r), ends[r])});
+      stacks.push_back(pack_images(c.arena, own));
+    }
+  }
+
+  // The columns of `all` that stand for the rows of rank r.
+  static TensorView columns(const Buffer& all, const std::vector<int64_t>& ends, size_t r) {
+    return all.view().slice(1, begin(ends, r), ends[r]);
+  }
+
+ private:
+  static int64_t begin(const std::vector<int64_t>& ends, size_t r) {
+    return r == 0 ? 0 : ends[r - 1];
   }
 };
 

@@ -16,6 +16,11 @@ DSV4_IMPL(HcHeadArgs, cpu)
 namespace cpu {
 HostBytes host_bytes(const HcHeadArgs& args);
 }
+DSV4_IMPL(HcMeanArgs, cuda)
+DSV4_IMPL(HcMeanArgs, cpu)
+namespace cpu {
+HostBytes host_bytes(const HcMeanArgs& args);
+}
 
 constexpr Impl<HcPreArgs> kHcPre[] = {
 #if DSV4_CUDA
@@ -36,6 +41,13 @@ constexpr Impl<HcHeadArgs> kHcHead[] = {
     {"cuda", Arch::kCuda, true, accept_all<HcHeadArgs>, cuda::run},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<HcHeadArgs>, cpu::run, 0, cpu::host_bytes},
+};
+
+constexpr Impl<HcMeanArgs> kHcMean[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<HcMeanArgs>, cuda::run},
+#endif
+    {"cpu", Arch::kCpu, true, accept_all<HcMeanArgs>, cpu::run, 0, cpu::host_bytes},
 };
 
 }  // namespace dsv4::mhc_kernel
@@ -79,6 +91,13 @@ void check(const HcHeadArgs& args) {
   expect("out", args.out, {DType::kF32, DType::kBF16}, {t, d});
 }
 
+void check(const HcMeanArgs& args) {
+  Dim t("t"), m("m"), d("d");
+  expect("streams", args.streams, {DType::kF32, DType::kBF16}, {t, m, d});
+  check_streams(*m);
+  expect("out", args.out, {DType::kF32, DType::kBF16}, {t, d});
+}
+
 // The dot products with the rows of fn, the sum of squares, and the weighted sum of the streams.
 double mix_flops(const ConstTensorView& streams, const ConstTensorView& fn) {
   return static_cast<double>(streams.numel()) * (2.0 * static_cast<double>(fn.dim(0)) + 4.0);
@@ -104,6 +123,11 @@ Cost cost(const HcHeadArgs& args) {
           .weight_bytes = static_cast<double>(args.fn.bytes())};
 }
 
+Cost cost(const HcMeanArgs& args) {
+  return {.bytes = static_cast<double>(args.streams.bytes() + args.out.bytes()),
+          .flops = static_cast<double>(args.streams.numel())};
+}
+
 }  // namespace
 
 constinit const Op<HcPreArgs> hc_pre{"hc_pre", mhc_kernel::kHcPre, check, cost};
@@ -111,5 +135,7 @@ constinit const Op<HcPreArgs> hc_pre{"hc_pre", mhc_kernel::kHcPre, check, cost};
 constinit const Op<HcPostArgs> hc_post{"hc_post", mhc_kernel::kHcPost, check, cost};
 
 constinit const Op<HcHeadArgs> hc_head{"hc_head", mhc_kernel::kHcHead, check, cost};
+
+constinit const Op<HcMeanArgs> hc_mean{"hc_mean", mhc_kernel::kHcMean, check, cost};
 
 }  // namespace dsv4

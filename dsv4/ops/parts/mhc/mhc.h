@@ -12,6 +12,7 @@
 //   hc_pre:   x = sum_j pre_j X_j
 //   hc_post:  X'_k = post_k y + sum_j comb[j][k] X_j   the sum runs over the FIRST index
 //   hc_head:  x = sum_j pre_j X_j with its own fn [m, m*d], base [m], scale [1]; no post, no comb
+//   hc_mean:  x = sum_j X_j / m, which a drafter sees of a layer (docs/spec/dsv4.md 9.2)
 //
 // f32 throughout, one rounding at each store.
 
@@ -53,10 +54,17 @@ struct HcHeadArgs {
   TensorView out;  // [t, d] f32|bf16
 };
 
+struct HcMeanArgs {
+  ConstTensorView streams;  // X [t, m, d] f32|bf16
+  TensorView out;           // [t, d] f32|bf16; rows may be strided
+};
+
 extern const Op<HcPreArgs> hc_pre;
 
 extern const Op<HcPostArgs> hc_post;
 
 extern const Op<HcHeadArgs> hc_head;
+
+extern const Op<HcMeanArgs> hc_mean;
 
 }  // namespace dsv4

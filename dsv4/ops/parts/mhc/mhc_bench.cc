@@ -44,6 +44,9 @@ const bool kRegistered = [] {
     register_layers("hc_head/" + shape, hc_head, [=](auto& arena, auto& random) {
       return test::random_hc_head(arena, random, t, kStreams, kWidth, DType::kBF16);
     });
+    bench::register_case("hc_mean/" + shape, hc_mean, [=](auto& arena, auto& random) {
+      return test::random_hc_mean(arena, random, t, kStreams, kWidth, DType::kBF16);
+    });
   }
   return true;
 }();

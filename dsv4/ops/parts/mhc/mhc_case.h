@@ -18,6 +18,7 @@ struct HcPreWant {
 HcPreWant hc_pre_oracle(const HcPreArgs& args);
 std::vector<double> hc_post_oracle(const HcPostArgs& args);  // [t, m, d]; call before the op
 std::vector<double> hc_head_oracle(const HcHeadArgs& args);  // [t, d]
+std::vector<double> hc_mean_oracle(const HcMeanArgs& args);  // [t, d]
 
 }  // namespace dsv4
 
@@ -70,6 +71,13 @@ HcHeadArgs random_hc_head(Memory& memory, Random& random, int64_t t, int64_t m, 
           .fn = random_fn(memory, random, m, m * d),
           .base = normal_input(memory, random, DType::kF32, {m}),
           .scale = normal_input(memory, random, DType::kF32, {1}),
+          .out = memory.output(dtype, {t, d})};
+}
+
+template <class Memory, class Random>
+HcMeanArgs random_hc_mean(Memory& memory, Random& random, int64_t t, int64_t m, int64_t d,
+                          DType dtype) {
+  return {.streams = normal_input(memory, random, dtype, {t, m, d}, 3.0),
           .out = memory.output(dtype, {t, d})};
 }
 

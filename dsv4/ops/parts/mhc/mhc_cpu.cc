@@ -195,6 +195,10 @@ HostBytes host_bytes(const HcHeadArgs& args) {
   return mix_bytes(args.streams, args.fn);
 }
 
+HostBytes host_bytes(const HcMeanArgs& args) {
+  return {.per_thread = 2 * args.streams.dim(2) * static_cast<int64_t>(sizeof(float))};
+}
+
 void run(const Context&, const HcPreArgs& args) {
   for_each_mixed_token({args.streams, args.fn, args.out, args.norm_eps},
                        [&](MixTile& tile, int64_t i, int64_t token) {
@@ -221,6 +225,24 @@ void run(const Context&, const HcPostArgs& args) {
     for (int64_t i = 0; i < t * tiles; ++i) {
       const int64_t begin = i % tiles * kColumnTile;
       mix_columns(args, i / tiles, begin, std::min(kColumnTile, d - begin), scratch.data());
+    }
+  }
+}
+
+void run(const Context&, const HcMeanArgs& args) {
+  const int64_t t = args.streams.dim(0), m = args.streams.dim(1), d = args.streams.dim(2);
+#pragma omp parallel if (t > 1 && dsv4::cpu::worth_sharing(args.streams.numel()))
+  {
+    std::vector<float> sum(static_cast<size_t>(d)), x(static_cast<size_t>(d));
+#pragma omp for
+    for (int64_t token = 0; token < t; ++token) {
+      std::ranges::fill(sum, 0.f);
+      for (int64_t j = 0; j < m; ++j) {
+        dsv4::cpu::load(args.streams, stream_offset(args.streams, token, j), d, x.data());
+        for (size_t i = 0; i < x.size(); ++i) sum[i] += x[i];
+      }
+      for (float& value : sum) value /= static_cast<float>(m);
+      dsv4::cpu::store(args.out, token * args.out.row_stride(), d, sum.data());
     }
   }
 }

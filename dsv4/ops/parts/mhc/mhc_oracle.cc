@@ -137,4 +137,18 @@ std::vector<double> hc_head_oracle(const HcHeadArgs& args) {
   return out;
 }
 
+std::vector<double> hc_mean_oracle(const HcMeanArgs& args) {
+  const int64_t m = args.streams.dim(1), d = args.streams.dim(2);
+  Vector out;
+  for (int64_t t = 0; t < args.streams.dim(0); ++t) {
+    const Vector x = token_streams(args.streams, t);
+    for (int64_t c = 0; c < d; ++c) {
+      double sum = 0;
+      for (int64_t j = 0; j < m; ++j) sum += x[static_cast<size_t>(j * d + c)];
+      out.push_back(sum / static_cast<double>(m));
+    }
+  }
+  return out;
+}
+
 }  // namespace dsv4

@@ -79,6 +79,20 @@ void check_hc_head(int64_t t, int64_t m, int64_t d, DType dtype) {
   check_op(hc_head.impls, Context{}, arena, test);
 }
 
+void check_hc_mean(int64_t t, int64_t m, int64_t d, DType dtype) {
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(t * 100 + m * 10 + d));
+  const HcMeanArgs args = test::random_hc_mean(arena, rng, t, m, d, dtype);
+  test::OpCase<HcMeanArgs> test{
+      .name = fmt::format("hc_mean t={} m={} d={}", t, m, d), .args = args, .num_tokens = t};
+  test.outputs = {{"out", args.out, hc_mean_oracle(args), tolerance(dtype)}};
+  test.one_token = [](const HcMeanArgs& a, int64_t i) {
+    return HcMeanArgs{.streams = a.streams.slice(0, i, i + 1), .out = a.out.slice(0, i, i + 1)};
+  };
+  test.strided = [](HcMeanArgs& a, test::StridedCopy& copy) { copy(a.streams), copy(a.out); };
+  check_op(hc_mean.impls, Context{}, arena, test);
+}
+
 TEST(Mhc, AgreesWithOracle) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t m : {2, 3, 4, 8}) {
@@ -88,11 +102,14 @@ TEST(Mhc, AgreesWithOracle) {
           check_hc_post(t, m, d, dtype, dtype);
           check_hc_post(t, m, d, DType::kF32, dtype);
           check_hc_head(t, m, d, dtype);
+          check_hc_mean(t, m, d, dtype);
         }
       }
     }
     check_hc_pre(9, 4, 1200, dtype);
     check_hc_post(9, 4, 1200, DType::kF32, dtype);
+    check_hc_mean(9, 4, 1200, dtype);
+    check_hc_mean(3, 1, 40, dtype);
   }
 }
 

@@ -34,7 +34,8 @@ struct Params {
   const Entry* entries;  // at most kPairs pairs of one expert each
   const Start* starts;   // [gridDim.x]
   Choices choices;       // sm90_few_e4m3, of at most kOwnPairs pairs: kernels list them themselves
-  int32_t* pair_of;      // of calls with choices, see PairLists: gate and up store it
+  int32_t* pair_of;      // of calls with choices, see PairLists, or null: the kernel stores it
+  bool waits_first;      // down: waits for the kernels before it before it reads lists or choices
 
   const float* scale2;       // [e, 3]: of w1, w3, w2
   float factor;              // what all sums lack: the table's unit, and that of scales

@@ -99,7 +99,12 @@ struct Params {
   XForm hidden_form;         // h' = h in bf16, codes and factors in e4m3, and in f16
   int hidden_exponent;       // h' = h * 2^hidden_exponent / pow2ceil(weight)
   std::byte* hidden;         // [slots] rows of h', which are down's x
-  bf16* y;                   // [slots, y_stride]
+  // Instead of h', if not null: h as it is, [pairs, h_stride], in order of expert. h_stride and the
+  // rows of gate are multiples of 4.
+  bf16* h;
+  int64_t h_stride;
+  const int32_t* first_pair;  // [tiles] pairs before each tile, with h
+  bf16* y;                    // [slots, y_stride]
   int64_t y_stride;
 };
 

@@ -65,6 +65,8 @@ __device__ inline void store_hidden_codes(const Item& item, int column, uint32_t
 //   f16    code * scale * 2^hidden_exponent / pow2ceil(weight), exact unless h' is below 2^-14
 //          (subnormal)
 //
+// Or h itself, where Params::h says so.
+//
 // Lane 2 s + i has rows 4 i .. 4 i + 3 of strip s: of gate, which is the first vector of the strip,
 // and of up.
 template <class Weights>
@@ -74,6 +76,7 @@ __device__ void store_hidden(const Params& p, const Item& item, const Shared<Wei
   const int strip = lane / 2, half = lane % 2 * 8;
   const int rows = p.gate_up.rows - (item.first_strip + strip) * 8 - half / 2;  // that exist
   std::byte* const to = p.hidden + item.tile.first_slot * p.down.slot_bytes;
+  const int first_row = p.gate_up.rows - rows;
 #pragma unroll 1
   for (int column = warp; column < item.tile.pairs; column += kEpilogueWarps) {
     const float weight = p.pair_weight[item.tile.first_slot + column];
@@ -93,6 +96,13 @@ __device__ void store_hidden(const Params& p, const Item& item, const Shared<Wei
     for (int i = 0; i < 4; ++i) {
       h[i] = i < rows ? to_float(from_float<bf16>(h[i])) : 0;
       largest = fmaxf(largest, fabsf(h[i]));  // drops NaN
+    }
+    if (p.h != nullptr) {
+      const int64_t pair = p.first_pair[item.tile_index] + column;
+      if (rows > 0)
+        *reinterpret_cast<uint2*>(p.h + pair * p.h_stride + first_row) = {
+            ptx::pack_bf16x2(h[0], h[1]), ptx::pack_bf16x2(h[2], h[3])};
+      continue;
     }
     const uint8_t scale = q8_scale(warp_max(largest));
     const float inverse = inverse_scale(scale);

@@ -1,5 +1,5 @@
 // Products of many token-expert pairs with kernel images, on Hopper: gate and up with SwiGLU and
-// Q8, and down, in one launch.
+// Q8, and down, in one launch; or one of the two, with h as it is between them.
 //
 // Problem    out^T [256 image rows, pairs of one expert] = W x'^T in f16 (k-bit weights), bf16
 //            (FP4) or e4m3 (MXFP4 whose exponents have a narrow range), sums in f32

@@ -124,20 +124,6 @@ class Chunk {
   Buffer quantized_x_;  // [t, d] f32
 };
 
-void add_addend(const ExpertsArgs& args) {
-  if (args.addend.empty()) return;
-  const int64_t t = args.acc.dim(0), d = args.acc.dim(1);
-#pragma omp parallel if (dsv4::cpu::worth_sharing(2 * t * d))
-  {
-    std::vector<float> row(static_cast<size_t>(d));
-#pragma omp for
-    for (int64_t i = 0; i < t; ++i) {
-      dsv4::cpu::load(args.addend, i * args.addend.row_stride(), d, row.data());
-      dsv4::cpu::axpy(1.f, row.data(), args.acc.row<float>(i), d);
-    }
-  }
-}
-
 }  // namespace
 
 // Gate, up, hidden and output of the pairs of a wave, their packed activations for two products,
@@ -160,7 +146,7 @@ void run(const Context& context, const ExpertsArgs& args) {
   check_ids(args.experts, args.stack.size());
   const int64_t t = args.x.dim(0);
   if (!args.add) fill_zero(args.acc);
-  if (args.stack.empty()) return add_addend(args);
+  if (args.stack.empty()) return add_addend(args.addend, args.acc);
   for (int64_t begin = 0; begin < t; begin += kChunkTokens) {
     const int64_t end = std::min(t, begin + kChunkTokens);
     ExpertsArgs part = args;
@@ -172,7 +158,7 @@ void run(const Context& context, const ExpertsArgs& args) {
     part.acc = args.acc.slice(0, begin, end);
     Chunk(context, part).run();
   }
-  add_addend(args);
+  add_addend(args.addend, args.acc);
 }
 
 }  // namespace dsv4::experts_kernel::cpu

@@ -1,6 +1,9 @@
-// The implementations cpu of halves.h, over all pairs of a chunk of tokens at once.
+// The implementations cpu of halves.h, over all pairs of a chunk of tokens at once. The rows of h
+// of a chunk are not neighbors: they lie in the order of the experts of the whole call.
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "dsv4/base/error.h"
 #include "dsv4/cpu/quant.h"
@@ -15,12 +18,26 @@ namespace {
 // The memory of a call grows with the pairs in flight.
 constexpr int64_t kChunkTokens = 256;
 
+// What rows_of_call() has while it lists the pairs.
+int64_t rows_bytes(int64_t pairs) {
+  return 3 * pairs * static_cast<int64_t>(sizeof(int32_t));
+}
+
 int64_t pairs_in_flight(const ConstTensorView& experts, int64_t t) {
   return std::min(t, kChunkTokens) * (experts.empty() ? 1 : experts.dim(1));
 }
 
 bool official(const Context& context) {
   return context.numerics == Numerics::kOfficial;
+}
+
+// The row of h of each pair of a call, [t * k] by token and slot. ids: [t, k], or empty
+std::vector<int32_t> rows_of_call(const ConstTensorView& ids, int64_t t, int64_t num_experts) {
+  const Pairs pairs = make_pairs(ids, t, num_experts);
+  std::vector<int32_t> rows(pairs.row.size());
+  for (size_t p = 0; p < rows.size(); ++p)
+    rows[static_cast<size_t>(pairs.row[p])] = static_cast<int32_t>(p);
+  return rows;
 }
 
 // The rows [begin, end) of the pairs of expert e, out of one for all pairs.
@@ -35,7 +52,8 @@ void for_each_chosen(const Pairs& pairs, const Use& use) {
     if (pairs.first[e + 1] > pairs.first[e]) use(e);
 }
 
-void hidden_of(const Context& context, const ExpertsHiddenArgs& args) {
+// args: of a chunk, with the hidden of the call. rows: of h, [t * k] of the chunk
+void hidden_of(const Context& context, const ExpertsHiddenArgs& args, const int32_t* rows) {
   const Pairs pairs = make_pairs(args.experts, args.x.dim(0), args.stack.size());
   const auto count = std::ssize(pairs.token);
   const int64_t inner = args.hidden.dim(1);
@@ -62,25 +80,29 @@ void hidden_of(const Context& context, const ExpertsHiddenArgs& args) {
   const auto row = [&](int64_t p) { return pairs.row[static_cast<size_t>(p)]; };
   const auto weight = [&](int64_t p) { return weight_of(args.weights, row(p)); };
   const auto store = [&](int64_t p, float* h) {
-    dsv4::cpu::store(args.hidden, row(p) * args.hidden.row_stride(), inner, h);
+    dsv4::cpu::store(args.hidden, rows[row(p)] * args.hidden.row_stride(), inner, h);
   };
   GatedPairs{gate, up, weight, GateActivation::kSilu, args.swiglu_limit, official(context), store}
       .run();
 }
 
-void output_of(const Context& context, const ExpertsOutputArgs& args) {
+// Likewise.
+void output_of(const Context& context, const ExpertsOutputArgs& args, const int32_t* rows) {
   const Pairs pairs = make_pairs(args.experts, args.acc.dim(0), args.stack.size());
+  std::vector<int32_t> row_of, in_order(pairs.row.size());  // rows of h; of what is quantized
+  for (const int32_t row : pairs.row) row_of.push_back(rows[row]);
+  std::iota(in_order.begin(), in_order.end(), 0);
   const Buffer y(activation_dtype(context), {std::ssize(pairs.token), args.acc.dim(1)});
-  Buffer quantized;
+  Buffer quantized;  // [pairs, I] f32
   std::vector<gemm::cpu::GemmJob> jobs;
   for_each_chosen(pairs, [&](size_t e) {
     const WeightView& weight = args.stack.file()[e].w2;
     const bool q8 = official(context) && weight.quantized_activations();
-    if (q8 && quantized.empty()) quantized = quantized_rows(args.hidden);
+    if (q8 && quantized.empty()) quantized = quantized_rows(args.hidden, row_of);
     jobs.push_back({.x = q8 ? ConstTensorView(quantized) : args.hidden,
                     .weight = weight,
                     .out = of_expert(y, pairs, e),
-                    .gather = pairs.row.data() + pairs.first[e]});
+                    .gather = (q8 ? in_order : row_of).data() + pairs.first[e]});
   });
   gemm::cpu::run_gemms(jobs);
   add_in_order(pairs, 0, y, args.acc);
@@ -112,8 +134,8 @@ HostBytes host_bytes(const ExpertsHiddenArgs& args) {
   const int64_t d = args.x.dim(1), pairs = pairs_in_flight(args.experts, args.x.dim(0));
   HostBytes bytes = gemm::cpu::gemm_bytes(2 * pairs, d);
   const int64_t x = std::min(args.x.dim(0), kChunkTokens) * d;
-  bytes.shared +=
-      (x + 2 * pairs * args.hidden.dim(1)) * static_cast<int64_t>(sizeof(float)) + 32 * pairs;
+  bytes.shared += (x + 2 * pairs * args.hidden.dim(1)) * static_cast<int64_t>(sizeof(float)) +
+                  32 * pairs + rows_bytes(args.hidden.dim(0));
   return bytes;
 }
 
@@ -125,13 +147,13 @@ void run(const Context& context, const ExpertsHiddenArgs& args) {
   check_ids(args.experts, args.stack.size());
   if (args.hidden.numel() == 0) return;
   const int64_t t = args.x.dim(0), k = args.hidden.dim(0) / t;
+  const std::vector<int32_t> rows = rows_of_call(args.experts, t, args.stack.size());
   for_each_chunk(t, [&](int64_t begin, int64_t end) {
     ExpertsHiddenArgs part = args;
     part.x = args.x.slice(0, begin, end);
     part.experts = ids_of(args.experts, begin, end);
     part.weights = ids_of(args.weights, begin, end);
-    part.hidden = args.hidden.slice(0, begin * k, end * k);
-    hidden_of(context, part);
+    hidden_of(context, part, rows.data() + begin * k);
   });
 }
 
@@ -144,8 +166,8 @@ using namespace experts_kernel;  // NOLINT: the two halves share them
 HostBytes host_bytes(const ExpertsOutputArgs& args) {
   const int64_t inner = args.hidden.dim(1), pairs = pairs_in_flight(args.experts, args.acc.dim(0));
   HostBytes bytes = gemm::cpu::gemm_bytes(pairs, inner);
-  bytes.shared +=
-      pairs * (inner + args.acc.dim(1)) * static_cast<int64_t>(sizeof(float)) + 32 * pairs;
+  bytes.shared += pairs * (inner + args.acc.dim(1)) * static_cast<int64_t>(sizeof(float)) +
+                  40 * pairs + rows_bytes(args.hidden.dim(0));
   return bytes;
 }
 
@@ -158,13 +180,14 @@ void run(const Context& context, const ExpertsOutputArgs& args) {
   if (args.acc.numel() == 0) return;
   if (!args.add) fill_zero(args.acc);
   const int64_t t = args.acc.dim(0), k = args.hidden.dim(0) / t;
+  const std::vector<int32_t> rows = rows_of_call(args.experts, t, args.stack.size());
   for_each_chunk(t, [&](int64_t begin, int64_t end) {
     ExpertsOutputArgs part = args;
-    part.hidden = args.hidden.slice(0, begin * k, end * k);
     part.experts = ids_of(args.experts, begin, end);
     part.acc = args.acc.slice(0, begin, end);
-    output_of(context, part);
+    output_of(context, part, rows.data() + begin * k);
   });
+  add_addend(args.addend, args.acc);
 }
 
 }  // namespace dsv4::experts_output_kernel::cpu

@@ -68,12 +68,18 @@ float weight_of(const ConstTensorView& weights, int32_t row) {
 }
 
 Buffer quantized_rows(const ConstTensorView& x) {
-  const int64_t t = x.dim(0), d = x.dim(1);
-  Buffer quantized(DType::kF32, {t, d});
-#pragma omp parallel for if (dsv4::cpu::worth_sharing(10 * t * d))
-  for (int64_t i = 0; i < t; ++i) {
+  std::vector<int32_t> all(static_cast<size_t>(x.dim(0)));
+  std::iota(all.begin(), all.end(), 0);
+  return quantized_rows(x, all);
+}
+
+Buffer quantized_rows(const ConstTensorView& x, std::span<const int32_t> rows) {
+  const int64_t n = std::ssize(rows), d = x.dim(1);
+  Buffer quantized(DType::kF32, {n, d});
+#pragma omp parallel for if (dsv4::cpu::worth_sharing(10 * n * d))
+  for (int64_t i = 0; i < n; ++i) {
     float* row = quantized.as<float>() + i * d;
-    dsv4::cpu::load(x, i * x.row_stride(), d, row);
+    dsv4::cpu::load(x, rows[static_cast<size_t>(i)] * x.row_stride(), d, row);
     dsv4::cpu::fake_q8_row(row, d, kActivationGroup, row);
   }
   return quantized;
@@ -113,6 +119,20 @@ void add_in_order(const Pairs& pairs, int64_t base, const ConstTensorView& y,
       dsv4::cpu::load(y, p * d + c, count, row.data());
       dsv4::cpu::axpy(1.f, row.data(),
                       acc.row<float>(pairs.token[static_cast<size_t>(base + p)]) + c, count);
+    }
+  }
+}
+
+void add_addend(const ConstTensorView& addend, const TensorView& acc) {
+  if (addend.empty()) return;
+  const int64_t t = acc.dim(0), d = acc.dim(1);
+#pragma omp parallel if (dsv4::cpu::worth_sharing(2 * t * d))
+  {
+    std::vector<float> row(static_cast<size_t>(d));
+#pragma omp for
+    for (int64_t i = 0; i < t; ++i) {
+      dsv4::cpu::load(addend, i * addend.row_stride(), d, row.data());
+      dsv4::cpu::axpy(1.f, row.data(), acc.row<float>(i), d);
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "dsv4/ops/parts/experts/experts.h"
@@ -30,6 +31,8 @@ float weight_of(const ConstTensorView& weights, int32_t row);
 
 // Q8 of x, decoded: [t, d] f32.
 Buffer quantized_rows(const ConstTensorView& x);
+// Row rows[i] of x as row i.
+Buffer quantized_rows(const ConstTensorView& x, std::span<const int32_t> rows);
 
 // h = weight * (activation(g) * u), clamped, rounded to bf16 under kOfficial.
 struct GatedPairs {
@@ -47,6 +50,9 @@ struct GatedPairs {
 // acc[token of pair] += y[pair - base], in the order of the pairs. y: [n, d] f32|bf16, contiguous
 void add_in_order(const Pairs& pairs, int64_t base, const ConstTensorView& y,
                   const TensorView& acc);
+
+// acc += addend, if it is not empty. addend: [t, d] f32|bf16
+void add_addend(const ConstTensorView& addend, const TensorView& acc);
 
 void fill_zero(const TensorView& acc);  // [t, d] f32
 

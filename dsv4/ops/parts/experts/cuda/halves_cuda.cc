@@ -6,7 +6,6 @@
 
 #include "dsv4/ops/gemm/cuda/grouped.h"
 #include "dsv4/ops/gemm/cuda/rows_for_split.h"
-#include "dsv4/ops/parts/experts/cuda/pair_rows.h"
 #include "dsv4/ops/parts/experts/cuda/plan.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/halves.h"
@@ -92,7 +91,6 @@ void run(const Context& context, const ExpertsHiddenArgs& args) {
   Scratch& scratch = device.workspace();
   const Scratch::Scope scope(scratch);
   const TensorView gate_up = scratch.take(args.hidden.dtype, {pairs, 2 * inner});
-  const TensorView hidden = scratch.take(args.hidden.dtype, {pairs, inner});
   const ConstTensorView x = quantized(context, args.x, args.stack.file()[0].w1);
   const ExpertPlan plan = make_expert_plan(
       device, {.x = args.x, .stack = args.stack, .experts = args.experts, .weights = args.weights},
@@ -101,10 +99,10 @@ void run(const Context& context, const ExpertsHiddenArgs& args) {
            gate_up.slice(1, 0, inner));
   multiply(context, x, plan.token, args.stack, &ExpertWeights::w3, plan,
            gate_up.slice(1, inner, 2 * inner));
-  experts_swiglu(
-      device,
-      {.gate_up = gate_up, .weight = plan.weight, .limit = args.swiglu_limit, .hidden = hidden});
-  rows_from_pairs(device, hidden, plan.pair_of, args.hidden);
+  experts_swiglu(device, {.gate_up = gate_up,
+                          .weight = plan.weight,
+                          .limit = args.swiglu_limit,
+                          .hidden = args.hidden});
 }
 
 }  // namespace experts_hidden_kernel::cuda
@@ -124,19 +122,18 @@ void run(const Context& context, const ExpertsOutputArgs& args) {
   const Scratch::Scope scope(scratch);
   const TensorView y = scratch.take(activation_dtype(context), {pairs, n});
   const ConstTensorView rows = quantized(context, args.hidden, args.stack.file()[0].w2);
-  const TensorView hidden = scratch.take(rows.dtype, {pairs, rows.dim(1)});
   const ExpertPlan plan = make_expert_plan(device,
                                            {.x = args.acc,
                                             .stack = args.stack,
                                             .experts = args.experts,
                                             .weights = any_weights(args.experts)},
                                            1, {});
-  rows_to_pairs(device, rows, plan.pair_of, hidden);
-  multiply(context, hidden, nullptr, args.stack, &ExpertWeights::w2, plan, y);
+  multiply(context, rows, nullptr, args.stack, &ExpertWeights::w2, plan, y);
   experts_combine(device, {.y = y,
                            .pair_of = plan.pair_of,
                            .slots = args.experts.dim(1),
                            .add = args.add,
+                           .addend = args.addend,
                            .acc = args.acc});
 }
 
@@ -179,7 +176,8 @@ void run(const Context& context, const ExpertsOutputArgs& args) {
   const Scratch::Scope scope(scratch);
   const TensorView y = scratch.take(activation_dtype(context), {args.acc.dim(0), args.acc.dim(1)});
   Projection(context, args.hidden).into(args.stack.file()[0].w2, y);
-  experts_combine(*context.device, {.y = y, .add = args.add, .acc = args.acc});
+  experts_combine(*context.device,
+                  {.y = y, .add = args.add, .addend = args.addend, .acc = args.acc});
 }
 
 }  // namespace experts_output_kernel::parts

@@ -3,7 +3,6 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
-#include "dsv4/ops/parts/experts/cuda/pair_rows.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/sm90_few/config.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/launch.cuh"
@@ -26,6 +25,12 @@ bool sm90_few_takes(const ExpertImages& images) {
 namespace dsv4::experts_kernel {
 DSV4_IMPL(ExpertsArgs, sm90_grouped)
 }
+namespace dsv4::experts_hidden_kernel {
+DSV4_IMPL(ExpertsHiddenArgs, sm90_grouped)
+}
+namespace dsv4::experts_output_kernel {
+DSV4_IMPL(ExpertsOutputArgs, sm90_grouped)
+}
 
 namespace dsv4::experts_kernel::sm90_few {
 namespace {
@@ -33,6 +38,11 @@ namespace {
 // With more pairs of an expert on average, sm90_grouped is faster, which decodes a matrix once for
 // up to 128 pairs.
 constexpr int64_t kMostPairs = 8;
+
+bool prefers_grouped(const Context& context, int64_t pairs, const ExpertStack& stack) {
+  const bool free_choice = context.force_impl.empty() && !context.need_batch_invariant;
+  return free_choice && pairs > kMostPairs * stack.size();
+}
 
 }  // namespace
 
@@ -45,9 +55,8 @@ const char* reject_call(const Context& context, const ExpertsArgs& args) {
   if (args.x.dtype != DType::kBF16 || args.x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(args.x.data) % 4 != 0)
     return "x is not bf16 in aligned pairs";
-  const bool free_choice = context.force_impl.empty() && !context.need_batch_invariant;
-  const bool many = args.x.dim(0) * slots(args) > kMostPairs * args.stack.size();
-  if (free_choice && many && sm90_grouped::reject(context, args) == nullptr)
+  if (prefers_grouped(context, args.x.dim(0) * slots(args), args.stack) &&
+      sm90_grouped::reject(context, args) == nullptr)
     return "many pairs for each expert";
   return nullptr;
 }
@@ -72,16 +81,32 @@ void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels&
                            .acc = args.acc});
 }
 
-const char* reject_half(const Context& context, const ExpertStack& stack,
-                        const ConstTensorView& experts, const ConstTensorView& x) {
-  if (!stack.is_image()) return "for kernel images";
-  if (!reads_images(context)) return "for official numerics on Hopper";
-  if (experts.empty()) return "for routed experts";
-  if (stack.size() > kMaxExperts) return "more than 384 experts";
+namespace {
+
+// x: what the kernels quantize. grouped: why sm90_grouped refuses the call
+const char* reject_half_of(const Context& context, const ExpertStack& stack,
+                           const ConstTensorView& experts, const ConstTensorView& x,
+                           const char* grouped) {
+  if (const char* const why = reject_stack(context, stack, experts)) return why;
   if (x.dtype != DType::kBF16 || x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(x.data) % 4 != 0)
     return "activations are not bf16 in aligned pairs";
-  return nullptr;
+  const int64_t pairs = experts.dim(0) * experts.dim(1);
+  return grouped == nullptr && prefers_grouped(context, pairs, stack) ? "many pairs for each expert"
+                                                                      : nullptr;
+}
+
+}  // namespace
+
+const char* reject_half(const Context& context, const ExpertsHiddenArgs& args) {
+  if (args.hidden.dtype != DType::kBF16) return "hidden values that are not bf16";
+  return reject_half_of(context, args.stack, args.experts, args.x,
+                        experts_hidden_kernel::sm90_grouped::reject(context, args));
+}
+
+const char* reject_half(const Context& context, const ExpertsOutputArgs& args) {
+  return reject_half_of(context, args.stack, args.experts, args.hidden,
+                        experts_output_kernel::sm90_grouped::reject(context, args));
 }
 
 namespace {
@@ -102,7 +127,6 @@ void run_hidden(const Context& context, const ExpertsHiddenArgs& args, const Ker
       make_hidden_call(args, device.info().num_sms, kernels.reader, device.workspace());
   launch_list(device, call);
   kernels.gate_up[static_cast<size_t>(args.stack.images().gate_up.kind())](device, call.product);
-  rows_from_pairs(device, call.hidden, call.lists.pair_of, args.hidden);
 }
 
 void run_output(const Context& context, const ExpertsOutputArgs& args, const Kernels& kernels) {
@@ -112,16 +136,12 @@ void run_output(const Context& context, const ExpertsOutputArgs& args, const Ker
   const HalfCall call =
       make_output_call(args, device.info().num_sms, kernels.reader, device.workspace());
   launch_list(device, call);
-  if (call.needs_list()) {
-    rows_to_pairs(device, args.hidden, call.lists.pair_of, call.hidden);
-  } else {
-    place_rows(device, args.hidden, call.choices, call.lists.pair_of, call.hidden);
-  }
   kernels.down[static_cast<size_t>(args.stack.images().down.kind())](device, call.product);
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.pair_of,
                            .slots = args.experts.dim(1),
                            .add = args.add,
+                           .addend = args.addend,
                            .acc = args.acc});
 }
 
@@ -161,8 +181,7 @@ bool takes(const KbitImage& image) {
 namespace experts_hidden_kernel::sm90_few {
 
 const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
-  if (const char* why = reject_half(context, args.stack, args.experts, args.x)) return why;
-  if (args.hidden.dtype != DType::kBF16) return "hidden values that are not bf16";
+  if (const char* why = reject_half(context, args)) return why;
   return takes(args.stack.images().gate_up) ? nullptr : kTooWide;
 }
 
@@ -175,7 +194,7 @@ void run(const Context& context, const ExpertsHiddenArgs& args) {
 namespace experts_output_kernel::sm90_few {
 
 const char* reject(const Context& context, const ExpertsOutputArgs& args) {
-  if (const char* why = reject_half(context, args.stack, args.experts, args.hidden)) return why;
+  if (const char* why = reject_half(context, args)) return why;
   return takes(args.stack.images().down) ? nullptr : kTooWide;
 }
 

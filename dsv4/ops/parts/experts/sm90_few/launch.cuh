@@ -19,9 +19,9 @@ struct Kernels {
 const char* reject_call(const Context& context, const ExpertsArgs& args);
 void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels& kernels);
 
-// And for halves.h. x: what the kernels quantize, [rows, columns]
-const char* reject_half(const Context& context, const ExpertStack& stack,
-                        const ConstTensorView& experts, const ConstTensorView& x);
+// And for halves.h, whatever codebooks and columns are.
+const char* reject_half(const Context& context, const ExpertsHiddenArgs& args);
+const char* reject_half(const Context& context, const ExpertsOutputArgs& args);
 void run_hidden(const Context& context, const ExpertsHiddenArgs& args, const Kernels& kernels);
 void run_output(const Context& context, const ExpertsOutputArgs& args, const Kernels& kernels);
 

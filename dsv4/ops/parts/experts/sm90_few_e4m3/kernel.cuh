@@ -23,7 +23,8 @@
 // fewer accumulators for it (x/pair_columns.cuh).
 //
 // gate_up lets down start when it has waited itself, so the list of pairs is complete then: down
-// copies weights before it waits for h.
+// copies weights before it waits for h. Where down is a call of its own (Params::waits_first),
+// whatever came before it may still be under way.
 
 #pragma once
 
@@ -45,13 +46,12 @@ __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant_
   static_assert(sizeof(S) <= sm90::kMaxSmem);
   auto& shared = *reinterpret_cast<S*>(ptx::dynamic_smem());
   init_barriers(shared);
-  if constexpr (kGateUp) ptx::griddepcontrol_wait();
+  if (kGateUp || p.waits_first) ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const bool own_list = p.choices.pairs > 0;
   if (own_list) {
-    if (warp == 0)
-      list_own(p.choices, kGateUp && blockIdx.x == 0 ? p.pair_of : nullptr, shared.own);
+    if (warp == 0) list_own(p.choices, blockIdx.x == 0 ? p.pair_of : nullptr, shared.own);
     __syncthreads();
   }
   const Range range = own_list ? Range(p, shared.own.entries, shared.own.count) : Range(p);

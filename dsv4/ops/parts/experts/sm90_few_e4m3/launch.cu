@@ -40,20 +40,18 @@ void run_kernels(const Context& context, const ExpertsArgs& args) {
   sm90_few::run_kernels(context, args, kKernels<kColumns>);
 }
 
-// What a half refuses, whatever the columns are. x: what the kernels quantize
-const char* reject_half(const Context& context, const ExpertStack& stack,
-                        const ConstTensorView& experts, const ConstTensorView& x) {
-  if (const char* const why = sm90_few::reject_half(context, stack, experts, x)) return why;
-  if (!takes_codebooks(stack.images())) return "codebooks are not on the e4m3 grid";
-  return nullptr;
+// What a half refuses, whatever the columns are.
+template <class Args>
+const char* reject_half(const Context& context, const Args& args) {
+  if (const char* const why = sm90_few::reject_half(context, args)) return why;
+  return takes_codebooks(args.stack.images()) ? nullptr : "codebooks are not on the e4m3 grid";
 }
 
 constexpr const char* kTooWide = "rows of more than 4096 columns";
 
 const char* reject_hidden(const Context& context, const ExpertsHiddenArgs& args, int64_t columns,
                           const char* too_wide) {
-  if (const char* const why = reject_half(context, args.stack, args.experts, args.x)) return why;
-  if (args.hidden.dtype != DType::kBF16) return "hidden values that are not bf16";
+  if (const char* const why = reject_half(context, args)) return why;
   if (args.x.row_stride() % 8 != 0 || reinterpret_cast<uintptr_t>(args.x.data) % 16 != 0)
     return "rows of x are not aligned to 16 bytes";
   return args.stack.images().gate_up.k <= columns ? nullptr : too_wide;
@@ -138,8 +136,9 @@ namespace dsv4::experts_output_kernel::sm90_few_e4m3 {
 using namespace experts_kernel::sm90_few_e4m3;
 
 const char* reject(const Context& context, const ExpertsOutputArgs& args) {
-  if (const char* const why = reject_half(context, args.stack, args.experts, args.hidden))
-    return why;
+  if (const char* const why = reject_half(context, args)) return why;
+  if (args.hidden.row_stride() % 8 != 0 || reinterpret_cast<uintptr_t>(args.hidden.data) % 16 != 0)
+    return "rows of hidden values are not aligned to 16 bytes";
   return args.stack.images().down.k <= kMaxColumns ? nullptr : kTooWide;
 }
 

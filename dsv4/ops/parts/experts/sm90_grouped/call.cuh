@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "dsv4/ops/gemm/weights/kbit_image_scaled.cuh"
-#include "dsv4/ops/parts/experts/image_call.h"
+#include "dsv4/ops/parts/experts/halves_call.h"
 #include "dsv4/ops/parts/experts/sm90_grouped/lists.cuh"
 #include "dsv4/ops/parts/experts/sm90_grouped/rows.cuh"
 
@@ -46,85 +46,176 @@ inline grouped::XForm form_of(const KbitImage& image, bool folded) {
                                                      : grouped::XForm::kBf16;
 }
 
+// [slots] numbers of a call.
+inline float* take_floats(int64_t slots, Scratch& scratch) {
+  return scratch.take(DType::kF32, {slots}).as<float>();
+}
+
+inline Lists take_lists(const Choices& choices, int64_t experts, Scratch& scratch) {
+  const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
+  const int64_t pairs = choices.pairs, tiles = max_tiles(pairs, experts);
+  const int64_t ctas = ceil_div(pairs, kListThreads);
+  const TensorView records = scratch.take(DType::kU8, {tiles * static_cast<int64_t>(sizeof(Tile))});
+  return {.experts = static_cast<int>(experts),
+          .ctas = static_cast<int>(ctas),
+          .counts = ints(ctas * experts),
+          .tiles = reinterpret_cast<Tile*>(records.data),
+          .class_ends = ints(grouped::kClasses),
+          .done = ints(tiles),
+          .slot_of = ints(pairs),
+          .tile_of = ints(pairs),
+          .first_pair = nullptr};
+}
+
+// Rows of x for `product`, whose x, factors and slot_bytes are set. slots: of all tiles
+inline RowsParams take_rows(const ConstTensorView& x, grouped::Product& product,
+                            grouped::XForm form, const Lists& lists, int64_t slots,
+                            Scratch& scratch) {
+  float* const factor = take_floats(slots, scratch);
+  const TensorView rows = scratch.take(DType::kU8, {slots * product.slot_bytes});
+  product.x = rows.data, product.factors = factor;
+  return {.x = x.as<bf16>(),
+          .x_stride = x.row_stride(),
+          .x_is_aligned =
+              x.row_stride() % kVector == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0,
+          .columns = static_cast<int>(x.dim(1)),
+          .chunks = product.chunks,
+          .slots = 1,
+          .tiles = lists.tiles,
+          .slot_of = lists.slot_of,
+          .tile_of = lists.tile_of,
+          .first_pair = lists.first_pair,
+          .form = form,
+          .rows = rows.data,
+          .slot_bytes = product.slot_bytes,
+          .factor = factor};
+}
+
+// What rows of x of tokens have besides: the weights of the router.
+inline void take_weights(RowsParams& rows, const Choices& choices, int64_t slots,
+                         Scratch& scratch) {
+  rows.slots = choices.slots;
+  rows.weights = choices.weights, rows.weight_stride = choices.weight_stride;
+  rows.weight = take_floats(slots, scratch);
+}
+
+// What the kernel of a product needs but for the product.
+inline grouped::Params products_of(const Lists& lists, const ExpertImages& images) {
+  return {.tiles = lists.tiles,
+          .class_ends = lists.class_ends,
+          .done = lists.done,
+          .scale2 = images.scale2.as<float>()};
+}
+
+inline float limit_of(float swiglu_limit) {
+  return swiglu_limit > 0 ? swiglu_limit : HUGE_VALF;
+}
+
+inline const int32_t* exponents_of(const ExpertImages& images) {
+  return images.exponents.empty() ? nullptr : images.exponents.as<int32_t>();
+}
+
+// row_tiles: of 128 rows of gate and as many of up
+inline grouped::Product gate_up_of(const ExpertStack& stack, int64_t row_tiles) {
+  const ExpertImages& images = stack.images();
+  grouped::Product p =
+      make_product(images.gate_up, images.gate_up_places(), images.gate_up_codebook, row_tiles);
+  p.exponents = exponents_of(images);
+  p.rows = static_cast<int>(stack.inner());
+  return p;
+}
+inline grouped::Product down_of(const ExpertStack& stack) {
+  const ExpertImages& images = stack.images();
+  grouped::Product p = make_product(images.down, images.down_places(), images.down_codebook,
+                                    ceil_div(images.down.num_strips(), grouped::kTileStrips));
+  p.exponents = exponents_of(images);
+  p.rows = static_cast<int>(images.down.n);
+  return p;
+}
+
 // Takes temporaries from `scratch`. The rows of y of a tile take the place of its rows of x', which
 // nothing reads when its h' is complete.
 inline Call make_call(const ExpertsArgs& args, bool folded, Scratch& scratch) {
   const ExpertImages& images = args.stack.images();
-  const int64_t t = args.x.dim(0), d = args.x.dim(1), k = slots(args), pairs = t * k;
-  const int64_t experts = args.stack.size(), all = max_slots(pairs, experts);
-  const int64_t ctas = ceil_div(pairs, kListThreads);
-  const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
-  const auto floats = [&](int64_t n) { return scratch.take(DType::kF32, {n}).as<float>(); };
-  const auto bytes = [&](int64_t n) { return scratch.take(DType::kU8, {n}); };
+  const int64_t d = args.x.dim(1), experts = args.stack.size();
   Call call{.choices = choices_of(args)};
-  call.lists = {.experts = static_cast<int>(experts),
-                .ctas = static_cast<int>(ctas),
-                .counts = ints(ctas * experts),
-                .tiles = reinterpret_cast<Tile*>(
-                    bytes(max_tiles(pairs, experts) * static_cast<int64_t>(sizeof(Tile))).data),
-                .class_ends = ints(grouped::kClasses),
-                .done = ints(max_tiles(pairs, experts)),
-                .slot_of = ints(pairs),
-                .tile_of = ints(pairs)};
+  const int64_t all = max_slots(call.choices.pairs, experts);
+  call.lists = take_lists(call.choices, experts, scratch);
   // Gate and up have an item for each 128 columns of h', whose padding is zeros.
-  const int64_t down_chunks = images.down.units_along_k();
-  grouped::Product gate_up = make_product(images.gate_up, images.gate_up_places(),
-                                          images.gate_up_codebook, 2 * down_chunks);
-  grouped::Product down = make_product(images.down, images.down_places(), images.down_codebook,
-                                       ceil_div(images.down.num_strips(), grouped::kTileStrips));
-  const grouped::XForm form = form_of(images.gate_up, folded),
-                       hidden_form = form_of(images.down, folded);
+  grouped::Product gate_up = gate_up_of(args.stack, 2 * images.down.units_along_k());
+  grouped::Product down = down_of(args.stack);
+  const grouped::XForm hidden_form = form_of(images.down, folded);
   const int64_t y_stride = gate_up.chunks * int64_t{gemm::kUnitColumns};
   gate_up.slot_bytes = y_stride * int64_t{sizeof(bf16)};  // of x' and then of y
   down.slot_bytes = grouped::row_bytes(hidden_form, down.chunks);
-  const TensorView rows = bytes(all * gate_up.slot_bytes);
-  const TensorView hidden = bytes(all * down.slot_bytes);
-  call.y =
-      TensorView(TensorMeta::contiguous(DType::kBF16, {all, y_stride}), rows.data).slice(1, 0, d);
-  float *const factor = floats(all), *const hidden_factor = floats(all),
-               *const weight = floats(all);
+  call.rows = take_rows(args.x, gate_up, form_of(images.gate_up, folded), call.lists, all, scratch);
+  take_weights(call.rows, call.choices, all, scratch);
+  const TensorView hidden = scratch.take(DType::kU8, {all * down.slot_bytes});
+  call.y = TensorView(TensorMeta::contiguous(DType::kBF16, {all, y_stride}), call.rows.rows)
+               .slice(1, 0, d);
   const int exponent = hidden_exponent(args.swiglu_limit);
-  call.rows = {.x = args.x.as<bf16>(),
-               .x_stride = args.x.row_stride(),
-               .x_is_aligned = args.x.row_stride() % kVector == 0 &&
-                               reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0,
-               .weights = args.weights.as<float>(),
-               .weight_stride = args.weights.row_stride(),
-               .columns = static_cast<int>(d),
-               .chunks = gate_up.chunks,
-               .slots = static_cast<int>(k),
-               .tiles = call.lists.tiles,
-               .slot_of = call.lists.slot_of,
-               .tile_of = call.lists.tile_of,
-               .form = form,
-               .hidden_form = hidden_form,
-               .hidden_exponent = exponent,
-               .rows = rows.data,
-               .slot_bytes = gate_up.slot_bytes,
-               .factor = factor,
-               .hidden_factor = hidden_factor,
-               .weight = weight};
-  const auto* const exponents = images.exponents.empty() ? nullptr : images.exponents.as<int32_t>();
-  gate_up.exponents = down.exponents = exponents;
-  gate_up.x = rows.data, gate_up.factors = factor;
-  gate_up.rows = static_cast<int>(args.stack.inner());
-  down.x = hidden.data, down.factors = hidden_factor;
-  down.rows = static_cast<int>(d);
-  call.products = {.gate_up = gate_up,
-                   .down = down,
-                   .has_gate_up = true,
-                   .has_down = true,
-                   .tiles = call.lists.tiles,
-                   .class_ends = call.lists.class_ends,
-                   .done = call.lists.done,
-                   .scale2 = images.scale2.as<float>(),
-                   .pair_weight = weight,
-                   .limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF,
-                   .hidden_form = hidden_form,
-                   .hidden_exponent = exponent,
-                   .hidden = hidden.data,
-                   .y = call.y.as<bf16>(),
-                   .y_stride = y_stride};
+  call.rows.hidden_form = hidden_form, call.rows.hidden_exponent = exponent;
+  call.rows.hidden_factor = take_floats(all, scratch);
+  down.x = hidden.data, down.factors = call.rows.hidden_factor;
+  call.products = products_of(call.lists, images);
+  call.products.gate_up = gate_up, call.products.down = down;
+  call.products.has_gate_up = call.products.has_down = true;
+  call.products.pair_weight = call.rows.weight;
+  call.products.limit = limit_of(args.swiglu_limit);
+  call.products.hidden_form = hidden_form, call.products.hidden_exponent = exponent;
+  call.products.hidden = hidden.data;
+  call.products.y = call.y.as<bf16>(), call.products.y_stride = y_stride;
+  return call;
+}
+
+// The halves (halves.h), whose rows of h are in the order of the experts.
+inline Lists take_half_lists(const Choices& choices, int64_t experts, Scratch& scratch) {
+  Lists lists = take_lists(choices, experts, scratch);
+  lists.first_pair = scratch.take(DType::kI32, {max_tiles(choices.pairs, experts)}).as<int32_t>();
+  return lists;
+}
+
+// Gate and up; the kernel stores h where the caller wants it.
+inline Call make_hidden_call(const ExpertsHiddenArgs& args, bool folded, Scratch& scratch) {
+  const ExpertImages& images = args.stack.images();
+  const int64_t experts = args.stack.size();
+  Call call{.choices = choices_of(args.stack, args.experts, args.weights)};
+  const int64_t all = max_slots(call.choices.pairs, experts);
+  call.lists = take_half_lists(call.choices, experts, scratch);
+  grouped::Product gate_up =
+      gate_up_of(args.stack, ceil_div(images.gate_up.num_strips(), grouped::kTileStrips));
+  const grouped::XForm form = form_of(images.gate_up, folded);
+  gate_up.slot_bytes = grouped::row_bytes(form, gate_up.chunks);
+  call.rows = take_rows(args.x, gate_up, form, call.lists, all, scratch);
+  call.rows.first_pair = nullptr;
+  take_weights(call.rows, call.choices, all, scratch);
+  call.products = products_of(call.lists, images);
+  call.products.gate_up = gate_up, call.products.has_gate_up = true;
+  call.products.pair_weight = call.rows.weight;
+  call.products.limit = limit_of(args.swiglu_limit);
+  call.products.h = args.hidden.as<bf16>(), call.products.h_stride = args.hidden.row_stride();
+  call.products.first_pair = call.lists.first_pair;
+  return call;
+}
+
+// Down, whose items wait for none of gate and up. In f16 the exponent of h' is that of the row's
+// largest group (rows.cuh), where one launch of both products has the largest that h can be: sums
+// differ only where one of the two is not exact.
+inline Call make_output_call(const ExpertsOutputArgs& args, bool folded, Scratch& scratch) {
+  const ExpertImages& images = args.stack.images();
+  const int64_t experts = args.stack.size();
+  Call call{.choices = choices_of(args.stack, args.experts, {})};
+  const int64_t all = max_slots(call.choices.pairs, experts);
+  call.lists = take_half_lists(call.choices, experts, scratch);
+  grouped::Product down = down_of(args.stack);
+  const grouped::XForm form = form_of(images.down, folded);
+  down.slot_bytes = grouped::row_bytes(form, down.chunks);
+  call.rows = take_rows(args.hidden, down, form, call.lists, all, scratch);
+  const int64_t y_stride = images.down.num_strips() * gemm::kUnitRows;
+  call.y = scratch.take(DType::kBF16, {all, y_stride}).slice(1, 0, args.acc.dim(1));
+  call.products = products_of(call.lists, images);
+  call.products.down = down, call.products.has_down = true;
+  call.products.y = call.y.as<bf16>(), call.products.y_stride = y_stride;
   return call;
 }
 

@@ -1,6 +1,7 @@
 // The implementations sm90_grouped and sm90_grouped_e4m3 of experts.h: lists, Q8 rows in the order
 // of the tiles, gate and up with SwiGLU and Q8, down, combine. The second has e4m3 operands where
-// weights are MXFP4, and takes 12 to 25 % less time.
+// weights are MXFP4, and takes 12 to 25 % less time. And of halves.h: what one of the two products
+// needs of this.
 
 #include "dsv4/ops/parts/experts/sm90_grouped/launch.cuh"
 
@@ -32,6 +33,16 @@ Launch launch_of(const KbitImage& image, const Codebook& book, bool folded) {
                                                         : kProducts[image.kind()];
 }
 
+// rows: of x
+void launch_rows(Device& device, const Call& call, int64_t rows) {
+  launch(device, "experts_count", count_kernel,
+         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
+  launch(device, "experts_place", place_kernel,
+         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
+  launch(device, "experts_rows", rows_kernel, {.grid = rows, .block = kRowThreads, .pdl = true},
+         call.rows);
+}
+
 void run_with(const Context& context, const ExpertsArgs& args, bool folded) {
   if (args.x.dim(0) == 0) return;
   Device& device = *context.device;
@@ -39,12 +50,7 @@ void run_with(const Context& context, const ExpertsArgs& args, bool folded) {
   const Scratch::Scope scope(scratch);
   const Call call = make_call(args, folded, scratch);
   const ExpertImages& images = args.stack.images();
-  launch(device, "experts_count", count_kernel,
-         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
-  launch(device, "experts_place", place_kernel,
-         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
-  launch(device, "experts_rows", rows_kernel,
-         {.grid = args.x.dim(0), .block = kRowThreads, .pdl = true}, call.rows);
+  launch_rows(device, call, args.x.dim(0));
   const Launch up = launch_of(images.gate_up, images.gate_up_codebook, folded);
   const Launch down = launch_of(images.down, images.down_codebook, folded);
   grouped::Params products = call.products;
@@ -60,6 +66,61 @@ void run_with(const Context& context, const ExpertsArgs& args, bool folded) {
                            .add = args.add,
                            .addend = args.addend,
                            .acc = args.acc});
+}
+
+void run_with(const Context& context, const ExpertsHiddenArgs& args, bool folded) {
+  if (args.hidden.dim(0) == 0) return;
+  Device& device = *context.device;
+  const Scratch::Scope scope(device.workspace());
+  const Call call = make_hidden_call(args, folded, device.workspace());
+  const ExpertImages& images = args.stack.images();
+  launch_rows(device, call, args.x.dim(0));
+  launch_of(images.gate_up, images.gate_up_codebook, folded)(device, call.products);
+}
+
+void run_with(const Context& context, const ExpertsOutputArgs& args, bool folded) {
+  if (args.hidden.dim(0) == 0) return;
+  Device& device = *context.device;
+  const Scratch::Scope scope(device.workspace());
+  const Call call = make_output_call(args, folded, device.workspace());
+  const ExpertImages& images = args.stack.images();
+  launch_rows(device, call, args.hidden.dim(0));
+  launch_of(images.down, images.down_codebook, folded)(device, call.products);
+  experts_combine(device, {.y = call.y,
+                           .pair_of = call.lists.slot_of,
+                           .slots = args.experts.dim(1),
+                           .add = args.add,
+                           .addend = args.addend,
+                           .acc = args.acc});
+}
+
+const char* reject_columns(const ConstTensorView& x) {
+  if (x.dtype != DType::kBF16) return "activations are not bf16";
+  return x.dim(1) > kRowThreads * kVector * kRowVectors ? "rows of more than 8192 columns"
+                                                        : nullptr;
+}
+
+const char* reject_half(const Context& context, const ExpertsHiddenArgs& args) {
+  if (const char* why = reject_stack(context, args.stack, args.experts)) return why;
+  const TensorView& h = args.hidden;
+  if (h.dtype != DType::kBF16 || h.dim(1) % 4 != 0 || h.row_stride() % 4 != 0 ||
+      reinterpret_cast<uintptr_t>(h.data) % 8 != 0)
+    return "hidden values that are not bf16 in aligned fours";
+  return reject_columns(args.x);
+}
+
+const char* reject_half(const Context& context, const ExpertsOutputArgs& args) {
+  if (const char* why = reject_stack(context, args.stack, args.experts)) return why;
+  return reject_columns(args.hidden);
+}
+
+// Why the operands of this product cannot be e4m3.
+const char* reject_folded(const ExpertImages& images, const KbitImage& image) {
+  if (image.scale != ImageScale::kUe8m0) return "for MXFP4";
+  if (images.exponents.empty())
+    return "a block of a matrix is more than 11 below its largest exponent, or NaN";
+  return image.units_along_k() % grouped::kUnitsAtOnce == 0 ? nullptr
+                                                            : "an odd number of 256 columns";
 }
 
 }  // namespace
@@ -104,3 +165,62 @@ void run(const Context& context, const ExpertsArgs& args) {
 }
 
 }  // namespace dsv4::experts_kernel::sm90_grouped_e4m3
+
+namespace dsv4 {
+namespace {
+
+using experts_kernel::sm90_grouped::reject_folded, experts_kernel::sm90_grouped::reject_half,
+    experts_kernel::sm90_grouped::run_with;
+
+}  // namespace
+
+namespace experts_hidden_kernel::sm90_grouped {
+
+const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
+  return reject_half(context, args);
+}
+
+void run(const Context& context, const ExpertsHiddenArgs& args) {
+  run_with(context, args, false);
+}
+
+}  // namespace experts_hidden_kernel::sm90_grouped
+
+namespace experts_hidden_kernel::sm90_grouped_e4m3 {
+
+const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
+  if (const char* why = reject_half(context, args)) return why;
+  return reject_folded(args.stack.images(), args.stack.images().gate_up);
+}
+
+void run(const Context& context, const ExpertsHiddenArgs& args) {
+  run_with(context, args, true);
+}
+
+}  // namespace experts_hidden_kernel::sm90_grouped_e4m3
+
+namespace experts_output_kernel::sm90_grouped {
+
+const char* reject(const Context& context, const ExpertsOutputArgs& args) {
+  return reject_half(context, args);
+}
+
+void run(const Context& context, const ExpertsOutputArgs& args) {
+  run_with(context, args, false);
+}
+
+}  // namespace experts_output_kernel::sm90_grouped
+
+namespace experts_output_kernel::sm90_grouped_e4m3 {
+
+const char* reject(const Context& context, const ExpertsOutputArgs& args) {
+  if (const char* why = reject_half(context, args)) return why;
+  return reject_folded(args.stack.images(), args.stack.images().down);
+}
+
+void run(const Context& context, const ExpertsOutputArgs& args) {
+  run_with(context, args, true);
+}
+
+}  // namespace experts_output_kernel::sm90_grouped_e4m3
+}  // namespace dsv4

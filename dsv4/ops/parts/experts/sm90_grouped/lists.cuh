@@ -27,6 +27,7 @@ struct Lists {
   int32_t* class_ends;         // [kClasses] (gemm::grouped::Params)
   int32_t* done;               // [max_tiles] 0 of each tile (gemm::grouped::Params)
   int32_t *slot_of, *tile_of;  // [t, k] of each pair
+  int32_t* first_pair;         // [max_tiles] pairs before each tile in order of expert; or null
 };
 
 // The tiles of an expert with `pairs` pairs.
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kListThreads)
 
 struct PlaceShared {
   gemm::experts::RoundCounts round;
-  int warp_tiles[kSelectWarps], warp_slots[kSelectWarps];
+  int warp_tiles[kSelectWarps], warp_slots[kSelectWarps], warp_pairs[kSelectWarps];
   // What each expert has:
   int before[kMaxExperts];  // pairs of the CTAs before
   int pairs[kMaxExperts];   // of a tile
@@ -105,9 +106,12 @@ __global__ void __launch_bounds__(kListThreads)
   }
   const Split split(all);
   const int slots = split.tiles * split.columns, slots_through = warp_sum_through(slots);
-  if (e % kWarp == kWarp - 1) shared.warp_slots[e / kWarp] = slots_through;
+  const int pairs_through = warp_sum_through(all);
+  if (e % kWarp == kWarp - 1)
+    shared.warp_slots[e / kWarp] = slots_through, shared.warp_pairs[e / kWarp] = pairs_through;
   const int first_tile = first_tile_of(split, out, shared);
   const int first_slot = sum_warps(shared.warp_slots).before + slots_through - slots;
+  const int first_pair = sum_warps(shared.warp_pairs).before + pairs_through - all;
   if (e < kMaxExperts) {
     shared.before[e] = before, shared.pairs[e] = split.pairs;
     shared.first_tile[e] = first_tile, shared.first_slot[e] = first_slot;
@@ -120,6 +124,7 @@ __global__ void __launch_bounds__(kListThreads)
                                    .pairs = min(split.pairs, all - done),
                                    .columns = split.columns};
       out.done[first_tile + i] = 0;
+      if (out.first_pair != nullptr) out.first_pair[first_tile + i] = first_pair + done;
     }
   }
   const int first = cta * kListThreads;

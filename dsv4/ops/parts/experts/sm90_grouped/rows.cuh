@@ -1,5 +1,6 @@
 // Rows of x for the grouped kernel: Q8 of a token, in the layout of its tiles, once for each of its
-// pairs. Columns past the end are zeros.
+// pairs; or Q8 of h of each pair, whose rows are in the order of the experts (halves.h). Columns
+// past the end are zeros.
 //
 //   bf16   x' = code * 2^s_group, exact
 //   e4m3   x' = code, and 2^s_group is a factor of the column in the step of the group
@@ -31,20 +32,20 @@ inline constexpr int kRowVectors = 8;  // of a thread: 8,192 columns
 inline constexpr int kGroupThreads = 128 / kVector;
 
 struct RowsParams {
-  const bf16* x;  // [t, d]
+  const bf16* x;  // [t, d]; of h [pairs, d], where t counts pairs and k is 1
   int64_t x_stride;
   bool x_is_aligned;     // rows begin on 16 bytes
-  const float* weights;  // [t, k]
+  const float* weights;  // [t, k], or null: then only `factor` is stored
   int64_t weight_stride;
   int columns, chunks, slots;  // d, ceil(d / 256), k
   const Tile* tiles;
   const int32_t *slot_of, *tile_of;  // [t, k]
+  const int32_t* first_pair;         // [tiles] of h (Lists); null: row t of x is that of token t
   XForm form, hidden_form;           // of x', of h' (gemm::grouped::Params)
   int hidden_exponent;
   std::byte* rows;     // [slots] rows of x'
   int64_t slot_bytes;  // from one to the next
-  // [slots] what sums of gate and up lack, what sums of down lack, the router's
-  // weight
+  // [slots] what sums of this product lack, what sums of down lack (or null), the router's weight
   float *factor, *hidden_factor, *weight;
 };
 
@@ -127,11 +128,18 @@ __device__ inline uint4 load_vector(const RowsParams& p, const bf16* row, int v)
   return {words[0], words[1], words[2], words[3]};
 }
 
-// grid: tokens
+__device__ inline int64_t row_of(const RowsParams& p, int64_t t) {
+  if (p.first_pair == nullptr) return t;
+  const int tile = p.tile_of[t];
+  return p.first_pair[tile] + p.slot_of[t] - p.tiles[tile].first_slot;
+}
+
+// grid: t
 __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant__ RowsParams p) {
   ptx::pdl_start();
   __shared__ int warp_largest[kRowThreads / kWarp];
   const int64_t t = blockIdx.x;
+  const bf16* const row = p.x + row_of(p, t) * p.x_stride;
   const int thread = static_cast<int>(threadIdx.x);
   const int vectors = p.chunks * gemm::kUnitColumns / kVector;
   CodedVector coded[kRowVectors];
@@ -140,7 +148,7 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
   for (int i = 0; i < kRowVectors; ++i) {
     const int v = i * kRowThreads + thread;
     if (i * kRowThreads >= vectors) break;
-    coded[i] = CodedVector(load_vector(p, p.x + t * p.x_stride, v));
+    coded[i] = CodedVector(load_vector(p, row, v));
     if (v * kVector < p.columns) largest = max(largest, coded[i].exponent);
   }
 #pragma unroll
@@ -169,16 +177,18 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
       }
     }
     if (thread == 0) {
-      const float weight = p.weights[t * p.weight_stride + k];
       const auto power = [](int exponent) {
         return __uint_as_float(static_cast<uint32_t>(exponent) << 23);
       };
       p.factor[slot] = p.form == XForm::kF16 ? power(largest - kTop) : 1.f;
+      if (p.weights == nullptr) continue;
+      const float weight = p.weights[t * p.weight_stride + k];
+      p.weight[slot] = weight;
+      if (p.hidden_factor == nullptr) continue;
       p.hidden_factor[slot] =
           p.hidden_form == XForm::kF16
               ? power(gemm::grouped::weight_exponent(weight) - p.hidden_exponent)
               : 1.f;
-      p.weight[slot] = weight;
     }
   }
 }

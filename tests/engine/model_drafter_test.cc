@@ -1,8 +1,8 @@
-// What the MTP block guesses follows from the tokens of a sequence alone: after chunks, rounds in
+// What a drafter guesses follows from the tokens of a sequence alone: after chunks, rounds in
 // which some drafts held, checkpoints and units, the drafts are those of a fresh sequence that was
 // given the tokens in one chunk.
 
-#include "dsv4/engine/mtp_drafter.h"
+#include "dsv4/engine/model_drafter.h"
 
 #include <gtest/gtest.h>
 
@@ -13,6 +13,7 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/engine.h"
 #include "dsv4/engine/request_state.h"
+#include "tests/harness/errors.h"
 #include "tests/harness/random_model.h"
 #include "tests/harness/temp_folder.h"
 #include "tests/harness/tiny_model.h"
@@ -25,16 +26,21 @@ using test::random_ids;
 
 constexpr int64_t kContext = 400, kStep = 128;
 
-class MtpDrafts : public testing::TestWithParam<Numerics> {
+struct Mode {
+  DrafterKind drafter;
+  Numerics numerics;
+};
+
+class ModelDrafts : public testing::TestWithParam<Mode> {
  protected:
   std::unique_ptr<Executor> executor(int sequences, int checkpoints = 0) const {
-    return std::make_unique<Executor>(model_, Context{.numerics = GetParam()},
+    return std::make_unique<Executor>(model_, Context{.numerics = GetParam().numerics},
                                       CacheLimits{.max_tokens = kContext,
                                                   .max_sequences = sequences,
                                                   .max_batch_tokens = kContext,
                                                   .max_drafts = kMaxDrafts,
                                                   .checkpoints = checkpoints,
-                                                  .drafter = true});
+                                                  .drafter = GetParam().drafter});
   }
   static void feed(Executor& executor, SeqId seq, std::span<const int32_t> ids) {
     const Work work{seq, ids};
@@ -65,7 +71,7 @@ class MtpDrafts : public testing::TestWithParam<Numerics> {
       wants.push_back(
           {.request = &requests[i], .tokens = requests[i].tokens, .most = asked[i].most});
     }
-    MtpDrafter(executor).propose(wants);
+    ModelDrafter(executor).propose(wants);
     std::vector<std::vector<int32_t>> made;
     for (const DraftWant& want : wants) {
       EXPECT_FALSE(want.failed);
@@ -80,13 +86,17 @@ class MtpDrafts : public testing::TestWithParam<Numerics> {
     return drafts(*alone, {{seq, tokens, most}})[0];
   }
 
-  const Model model_ = test::random_model(test::tiny_config(), 6, DrafterKind::kMtp);
+  const Model model_ =
+      test::random_model(test::tiny_config_of(GetParam().drafter), 6, GetParam().drafter);
+  // Drafts of a sequence, at most.
+  const int64_t most_ =
+      GetParam().drafter == DrafterKind::kDspark ? model_.config().dspark.block_size : kMaxDrafts;
   const int64_t vocab_ = model_.config().vocab_size;
 };
 
 // Three sequences with unequal numbers of drafts, of which any number holds, in steps beside each
 // other and chunks in between.
-TEST_P(MtpDrafts, AreThoseOfAFreshSequenceAfterAnyRounds) {
+TEST_P(ModelDrafts, AreThoseOfAFreshSequenceAfterAnyRounds) {
   const auto e = executor(3);
   Rng rng(7);
   std::vector<SeqId> seqs;
@@ -104,7 +114,7 @@ TEST_P(MtpDrafts, AreThoseOfAFreshSequenceAfterAnyRounds) {
   for (int round = 0; length(0) < 200; ++round) {
     std::vector<Asked> asked;
     for (size_t s = 0; s < 3; ++s)
-      asked.push_back({seqs[s], tokens(s, length(s) + 1), 1 + rng.below(kMaxDrafts)});
+      asked.push_back({seqs[s], tokens(s, length(s) + 1), 1 + rng.below(most_)});
     const std::vector<std::vector<int32_t>> made = drafts(*e, asked);
     for (size_t s = 0; s < 3; ++s) {
       ASSERT_EQ(std::ssize(made[s]), asked[s].most);
@@ -137,7 +147,7 @@ TEST_P(MtpDrafts, AreThoseOfAFreshSequenceAfterAnyRounds) {
 }
 
 // A checkpoint inside a chunk; two sequences go on from it with different tokens.
-TEST_P(MtpDrafts, AreThoseOfAFreshSequenceAfterAPrefix) {
+TEST_P(ModelDrafts, AreThoseOfAFreshSequenceAfterAPrefix) {
   const std::vector<int32_t> text = random_ids(300, vocab_, 1);
   for (const int64_t after : {int64_t{1}, kStep - 1}) {
     const auto e = executor(3, 2);
@@ -177,13 +187,13 @@ struct Sink : TokenSink {
 };
 
 // From the cache, from host memory, and in another engine from the disk: the same drafts hold.
-TEST_P(MtpDrafts, HoldAsOftenAfterEveryTier) {
+TEST_P(ModelDrafts, HoldAsOftenAfterEveryTier) {
   const test::TempFolder folder;
-  EngineOptions options{.numerics = GetParam(),
+  EngineOptions options{.numerics = GetParam().numerics,
                         .max_tokens = kContext,
                         .prefix_checkpoints = 4,
                         .model_identity = "random",
-                        .speculate = Speculate::kMtp,
+                        .speculate = speculate_with_drafter(model_),
                         .draft_tokens = 4};
   const std::vector<int32_t> text = random_ids(140, vocab_, 9);
   const GenerateParams params{.sampling = {.temperature = 1, .seed = 8}, .max_new_tokens = 60};
@@ -254,17 +264,16 @@ TEST(Mtp, AnEndInsideARoundLeavesNothingBehind) {
 }
 
 // A drafter that computes no numbers proposes nothing, and answers are those without.
-TEST(Mtp, ADrafterWithoutNumbersOnlyCosts) {
-  const ModelConfig config = test::tiny_config();
-  Model model = test::random_model(config, 6, DrafterKind::kMtp);
-  const ConstTensorView& norm = model.weights().drafter->norm;
+TEST_P(ModelDrafts, ADrafterWithoutNumbersOnlyCosts) {
+  const ConstTensorView& norm = model_.weights().drafter->norm;
   const_cast<uint16_t*>(norm.as<uint16_t>())[3] = 0x7fc0;  // NaN
-  const std::vector<int32_t> text = random_ids(20, config.vocab_size, 3);
+  const std::vector<int32_t> text = random_ids(20, vocab_, 3);
   std::vector<int32_t> tokens[2];
   for (const bool on : {false, true}) {
-    Engine engine(model, {.max_tokens = 100,
-                          .speculate = on ? Speculate::kMtp : Speculate::kOff,
-                          .draft_tokens = 3});
+    Engine engine(model_, {.numerics = GetParam().numerics,
+                           .max_tokens = 100,
+                           .speculate = on ? speculate_with_drafter(model_) : Speculate::kOff,
+                           .draft_tokens = 3});
     Sink sink;
     engine.submit(text, {.sampling = {.seed = 1}, .max_new_tokens = 40}, sink);
     while (engine.step()) {
@@ -275,6 +284,18 @@ TEST(Mtp, ADrafterWithoutNumbersOnlyCosts) {
   }
   EXPECT_EQ(tokens[0], tokens[1]);
   EXPECT_EQ(tokens[0].size(), 40u);
+}
+
+// A block guesses no more than it was trained to.
+TEST(Dspark, MoreDraftsThanItsBlockAreRefused) {
+  const Model model = test::random_model(test::tiny_dspark_config(), 6, DrafterKind::kDspark);
+  const auto make = [&](int64_t drafts) {
+    Engine engine(model,
+                  {.max_tokens = 100, .speculate = Speculate::kDspark, .draft_tokens = drafts});
+  };
+  EXPECT_NO_THROW(make(5));
+  EXPECT_EQ(test::error_of(ErrorCode::kBadInput, [&] { make(7); }),
+            "7 drafts of each round: the model's DSpark block guesses 5");
 }
 
 // The bundled block is trained: its first drafts of a held-out text hold often (docs/speculation.md
@@ -301,8 +322,15 @@ TEST(Mtp, TheBundledBlockGuessesTheBundledModel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, MtpDrafts, testing::Values(Numerics::kOfficial, Numerics::kExact),
-                         [](const auto& mode) { return std::string(name(mode.param)); });
+INSTANTIATE_TEST_SUITE_P(Modes, ModelDrafts,
+                         testing::Values(Mode{DrafterKind::kMtp, Numerics::kOfficial},
+                                         Mode{DrafterKind::kMtp, Numerics::kExact},
+                                         Mode{DrafterKind::kDspark, Numerics::kOfficial},
+                                         Mode{DrafterKind::kDspark, Numerics::kExact}),
+                         [](const auto& mode) {
+                           return fmt::format("{}_{}", name(mode.param.drafter),
+                                              name(mode.param.numerics));
+                         });
 
 }  // namespace
 }  // namespace dsv4

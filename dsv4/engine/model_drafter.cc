@@ -1,4 +1,4 @@
-#include "dsv4/engine/mtp_drafter.h"
+#include "dsv4/engine/model_drafter.h"
 
 #include <algorithm>
 #include <functional>
@@ -19,7 +19,7 @@ void add_row(SampleLists& lists, const RequestState& request) {
 
 }  // namespace
 
-void MtpDrafter::propose(std::span<DraftWant> wants) {
+void ModelDrafter::propose(std::span<DraftWant> wants) {
   std::vector<DraftWant*> ordered;
   for (DraftWant& want : wants) ordered.push_back(&want);
   std::ranges::stable_sort(ordered, std::greater(), &DraftWant::most);
@@ -29,15 +29,24 @@ void MtpDrafter::propose(std::span<DraftWant> wants) {
     rows.push_back({want->request->seq, want->tokens.back(), want->most});
     add_row(lists, *want->request);
   }
-  std::vector<std::vector<int32_t>> drafts(rows.size());
+  std::vector<Executor::Guesses> drafts(rows.size());
   try {
     drafts = executor_.draft(rows, lists.rows());
   } catch (const NotFinite&) {  // CheckNumbers met it
   }
   for (size_t i = 0; i < drafts.size(); ++i) {
-    ordered[i]->failed = std::ssize(drafts[i]) < rows[i].most;
-    ordered[i]->drafts = std::move(drafts[i]);
+    ordered[i]->failed = std::ssize(drafts[i].ids) < rows[i].most;
+    ordered[i]->drafts = std::move(drafts[i].ids);
+    ordered[i]->chances = std::move(drafts[i].chances);
   }
+}
+
+int64_t ModelDrafter::most() const {
+  return one_pass() ? executor_.model().config().dspark.block_size : kMaxDrafts;
+}
+
+bool ModelDrafter::one_pass() const {
+  return executor_.limits().drafter == DrafterKind::kDspark;
 }
 
 }  // namespace dsv4

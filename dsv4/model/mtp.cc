@@ -1,4 +1,4 @@
-#include "dsv4/model/drafter.h"
+#include "dsv4/model/mtp.h"
 
 #include "dsv4/base/error.h"
 #include "dsv4/model/hyper_streams.h"
@@ -56,17 +56,18 @@ void enter_rows(Step& step, const DrafterWeights& weights, const ConstTensorView
   const TensorView x0 = step.activation({t, m.hc_mult, d});
   combine(step, weights, embedding, before, x0);
 
+  const LayerWeights& block = weights.layers[0];
   HyperStreams hyper(step, x0);
-  const HcBoundaryArgs boundary = hyper.boundary(weights.layer.hc_attn, weights.layer.attn_norm);
+  const HcBoundaryArgs boundary = hyper.boundary(block.hc_attn, block.attn_norm);
   hc_boundary(step.context, boundary);
-  const WeightView& wkv = weights.layer.attn.wkv;
+  const WeightView& wkv = block.attn.wkv;
   const TensorView kv = step.activation({t, wkv.n});
   {
     const ProjectionScope codes(step.context);
     Projection(step.context, boundary.x).into(wkv, kv);
   }
   append_window(step.context,
-                {.weights = weights.layer.attn,
+                {.weights = block.attn,
                  .norm_eps = m.norm_eps,
                  .positions = step.drafter.positions,
                  .freqs = tables.raw,
@@ -77,8 +78,8 @@ void enter_rows(Step& step, const DrafterWeights& weights, const ConstTensorView
 
 void ModelShard::draft(Step& step, const LayerCache& cache, const ConstTensorView& before,
                        const TensorView& streams, const TensorView& logits) const {
-  DSV4_CHECK(weights_.drafter.has_value(), "a draft of a model without {}", "drafter");
-  const DrafterWeights& w = *weights_.drafter;
+  const DrafterWeights& w = drafter(DrafterKind::kMtp);
+  const LayerWeights& block = w.layers[0];
   const ModelConfig& m = config();
   const int64_t t = step.num_tokens;
   const Scratch::Scope scope(step.scratch);
@@ -86,13 +87,15 @@ void ModelShard::draft(Step& step, const LayerCache& cache, const ConstTensorVie
   gather_before(step, before, x);
   combine(step, w, weights_.embed, x, streams);
   HyperStreams hyper(step, streams);
-  const HcBoundaryArgs before_attention = hyper.boundary(w.layer.hc_attn, w.layer.attn_norm);
-  run_attention(step, LayerSpec{}, w.layer.attn, rope_, cache, before_attention,
+  const HcBoundaryArgs before_attention = hyper.boundary(block.hc_attn, block.attn_norm);
+  run_attention(step, LayerSpec{}, block.attn, rope_, cache, before_attention,
                 hyper.output(step.act));
-  const HcBoundaryArgs before_moe = hyper.boundary(w.layer.hc_ffn, w.layer.ffn_norm);
-  run_moe(step, w.layer.moe, before_moe, hyper.output(DType::kF32));
+  const HcBoundaryArgs before_moe = hyper.boundary(block.hc_ffn, block.ffn_norm);
+  run_moe(step, block.moe, before_moe, hyper.output(DType::kF32));
   hyper.finish();
-  run_logits(step, streams, w.hc_head, w.norm, logits);
+  const TensorView h = step.activation({t, m.hidden_size});
+  run_hidden(step, streams, w.hc_head, h);
+  run_draft_logits(step, h, logits);
 }
 
 }  // namespace dsv4

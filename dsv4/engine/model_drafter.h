@@ -1,18 +1,18 @@
-// Drafts by the model's MTP block (model/drafter.h): a chain of passes, each of which guesses the
-// token after the one before it.
+// Drafts by the drafter of the model's checkpoint, one after the other:
 //
-//   d1 from the streams of the newest cached token and the newest token y
-//   di from the block's own streams and d(i-1)
+//   MTP     (model/mtp.h)     d1 from the streams of the newest cached token and the newest
+//                             token y, di from the block's own streams and d(i-1)
+//   DSpark  (model/dspark.h)  all from one block; di also depends on d(i-1)
 //
 // A draft is drawn as the sampler will draw the token that it stands for: with the request's
 // parameters, its random number (of that token's place in the answer), and its penalties, as they
 // are before the round: on a device the drafts of a round are drawn before the host knows the first
-// of them. The block's logits resemble the model's, so the same random number mostly falls on the
+// of them. The drafter's logits resemble the model's, so the same random number mostly falls on the
 // same token; an argmax would be wrong wherever the model hesitates. The first draft keeps to the
 // mask of the request's constraint where that is made already.
 //
-// A pass that computes something that is not a number ends a chain: on the host all of them, on a
-// device the one whose row it is.
+// Something that is not a number ends the drafts: on the host all of them, on a device those whose
+// row it is.
 
 #pragma once
 
@@ -21,12 +21,14 @@
 
 namespace dsv4 {
 
-class MtpDrafter final : public Drafter {
+class ModelDrafter final : public Drafter {
  public:
   // The executor has limits().drafter and outlives this object. The pages of a request's newest
   // token and of its drafts must have been reserved.
-  explicit MtpDrafter(Executor& executor) : executor_(executor) {}
+  explicit ModelDrafter(Executor& executor) : executor_(executor) {}
   void propose(std::span<DraftWant> wants) override;
+  int64_t most() const override;
+  bool one_pass() const override;
 
  private:
   Executor& executor_;
