@@ -7,9 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
-#include "apps/inspect_chat.h"
-#include "apps/inspect_device.h"
-#include "apps/inspect_model.h"
+#include "apps/inspect.h"
 #include "apps/inspect_step.h"
 #include "apps/json_report.h"
 #include "apps/plan_experts.h"
@@ -18,7 +16,6 @@
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
-#include "dsv4/ops/deviations.h"
 #include "dsv4/ops/inspect.h"
 
 namespace dsv4::apps {

@@ -1,4 +1,4 @@
-#include "apps/inspect_chat.h"
+#include "apps/inspect.h"
 
 #include <charconv>
 #include <iostream>

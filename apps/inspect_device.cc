@@ -1,4 +1,4 @@
-#include "apps/inspect_device.h"
+#include "apps/inspect.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 
 #include "apps/common.h"
 #include "apps/json_report.h"
-#if DSV4_CUDA
 #include "dsv4/base/size_text.h"
+#if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif
 

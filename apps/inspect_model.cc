@@ -1,4 +1,4 @@
-#include "apps/inspect_model.h"
+#include "apps/inspect.h"
 
 #include <fmt/ranges.h>
 

@@ -5,11 +5,15 @@
 #include <functional>
 
 #include "dsv4/base/error.h"
-#include "dsv4/capi/error_line.h"
 #include "dsv4/capi/on_device.h"
 #include "dsv4/capi/tensors.h"
+#include "dsv4_kernels.h"
 
 namespace dsv4::capi {
+
+// Runs `call`. Exceptions end here: what it throws becomes the status that is returned and the
+// thread's error line.
+int guarded(const std::function<void()>& call) noexcept;
 
 // *params, whose first member is its size. Throws kInvalidArgument for null and for other sizes.
 template <class Params>

@@ -1,4 +1,4 @@
-#include "dsv4/capi/error_line.h"
+#include "dsv4/capi/call.h"
 
 #include <new>
 #include <string>

@@ -1,4 +1,4 @@
-#include "dsv4/chat/messages_api.h"
+#include "dsv4/chat/translated.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "dsv4/chat/responses_api.h"
+#include "dsv4/chat/translated.h"
 
 #include <gtest/gtest.h>
 

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -27,6 +29,26 @@ struct Translated {
   // Appends a message that came from `path`.
   void add_message(JsonValue message, std::string path);
 };
+
+// A body of Anthropic's Messages API as a chat body (docs/spec/serving.md 2.5, 3.2).
+//
+//   system, messages[text, thinking, tool_use, tool_result], tools, tool_choice, thinking,
+//   output_config -> messages, tools, tool_choice, response_format, reasoning_effort
+//
+// A trailing assistant message is continued. Images, documents that are no text, and tools without
+// a schema are refused.
+Translated chat_of_messages(const JsonValue& body);
+
+// The reasoning that an `encrypted_content` of this server holds; nothing where it is not ours.
+using Unseal = std::function<std::optional<std::string>(const std::string&)>;
+
+// A body of OpenAI's Responses API as a chat body (docs/spec/serving.md 2.5, 3.2).
+//
+//   instructions, input[message, reasoning, function_call, function_call_output, ...] -> messages
+//   tools function, custom, namespace (`ns__name`); text.format; reasoning.effort
+//
+// The server keeps no conversations: what refers to one is refused.
+Translated chat_of_responses(const JsonValue& body, const Unseal& unseal);
 
 // {"role": ROLE, "content": TEXT}
 JsonValue text_message(std::string role, std::string text);

@@ -4,14 +4,13 @@
 //   FP4   B x width/2 e2m1 pairs (low nibble = even c), then B x width/32 UE8M0    68 bytes per key
 //
 // The reference computes with FP4 after the Hadamard transform. Not here: the FP8 layout of other
-// engines' caches, 132 bytes per key.
+// engines' caches, 132 bytes per key. pack_index_key.h writes and reads keys.
 
 #pragma once
 
 #include <cstdint>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/formats/quant_group.h"
 
 namespace dsv4 {
 
@@ -31,26 +30,5 @@ struct IndexLayoutFp4 {
   }
 };
 static_assert(IndexLayoutFp4{}.page_bytes(1) == 68);
-
-// x: [width] f32 -> key i of a page of `keys`: S4 over groups of 32.
-DSV4_HD inline void pack_index_key(const IndexLayoutFp4& layout, const float* x, uint8_t* page,
-                                   int64_t keys, int64_t i) {
-  constexpr int kGroup = IndexLayoutFp4::kGroup;
-  uint8_t* pairs = page + layout.code_offset(i);
-  uint8_t* scales = page + layout.scale_offset(keys, i);
-  for (int g = 0; g < layout.width / kGroup; ++g) {
-    scales[g] = quantize_q4(x + g * kGroup, kGroup, pairs + g * kGroup / 2);
-  }
-}
-
-DSV4_HD inline void unpack_index_key(const IndexLayoutFp4& layout, const uint8_t* page,
-                                     int64_t keys, int64_t i, float* x) {
-  const uint8_t* pairs = page + layout.code_offset(i);
-  const uint8_t* scales = page + layout.scale_offset(keys, i);
-  for (int c = 0; c < layout.width; ++c) {
-    x[c] =
-        e2m1_to_f32(e2m1_code(pairs[c / 2], c)) * ue8m0_to_f32(scales[c / IndexLayoutFp4::kGroup]);
-  }
-}
 
 }  // namespace dsv4

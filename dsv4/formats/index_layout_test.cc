@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dsv4/base/rng.h"
+#include "dsv4/formats/pack_index_key.h"
 
 namespace dsv4 {
 namespace {

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "dsv4/base/rng.h"
+#include "dsv4/formats/float16.h"
+#include "dsv4/formats/pack_kv_entry.h"
 
 namespace dsv4 {
 namespace {

@@ -1,4 +1,4 @@
-#include "dsv4/ops/deviations.h"
+#include "dsv4/ops/inspect.h"
 
 namespace dsv4 {
 namespace {

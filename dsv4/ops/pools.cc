@@ -3,6 +3,9 @@
 #include <cstring>
 
 #include "dsv4/base/error.h"
+#include "dsv4/formats/float16.h"
+#include "dsv4/formats/pack_index_key.h"
+#include "dsv4/formats/pack_kv_entry.h"
 
 namespace dsv4 {
 

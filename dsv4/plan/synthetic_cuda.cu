@@ -11,9 +11,9 @@
 #include "dsv4/engine/device_weights.h"
 #include "dsv4/engine/pack_experts.h"
 #include "dsv4/formats/e4m3.h"
-#include "dsv4/formats/index_layout.h"
-#include "dsv4/formats/kv_layout.h"
-#include "dsv4/plan/synthetic.h"
+#include "dsv4/formats/pack_index_key.h"
+#include "dsv4/formats/pack_kv_entry.h"
+#include "dsv4/plan/synthetic_tensors.h"
 
 namespace dsv4 {
 namespace {

@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "dsv4/chat/encoder_level.h"
-#include "dsv4/chat/messages_api.h"
 #include "dsv4/chat/ollama_api.h"
 #include "dsv4/chat/render.h"
 #include "dsv4/chat/request_error.h"
-#include "dsv4/chat/responses_api.h"
+#include "dsv4/chat/translated.h"
 #include "dsv4/server/answer_constraint.h"
 #include "dsv4/server/known_fields.h"
 #include "dsv4/server/numbers.h"

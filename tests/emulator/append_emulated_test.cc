@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
+#include "dsv4/formats/pack_kv_entry.h"
 #include "dsv4/ops/model/attention_in/heads.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/append_kernel.cuh"
 #include "dsv4/ops/parts/kv_insert/packed_rows.cuh"
@@ -69,7 +70,7 @@ TEST(AppendEmulated, LongEntries) {
   check({.runs = {{127, 1}, {20, 1}}, .ratio = 128});
 }
 
-// The queries (attention_in/heads.h) of 18 heads: a CTA of 16 heads, and one of 2.
+// The queries (attention_in/queries.h) of 18 heads: a CTA of 16 heads, and one of 2.
 TEST(FinishHeadsEmulated, AgreesWithOracle) {
   namespace kernel = attention_in_kernel;
   constexpr int kTokens = 2, kHeads = 18;

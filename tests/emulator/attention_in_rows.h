@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dsv4/ops/model/attention_in/attention_in_oracle.h"
-#include "dsv4/ops/model/attention_in/random_case_test.h"
+#include "dsv4/ops/model/attention_in/attention_in_check_test.h"
 #include "dsv4/ops/model/attention_in/sm90_few/append.h"
 #include "dsv4/ops/oracle.h"
 #include "dsv4/ops/parts/linear/linear_case.h"

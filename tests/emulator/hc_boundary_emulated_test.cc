@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
-#include "dsv4/ops/model/hc_boundary/random_boundary_test.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary_case.h"
 #include "dsv4/ops/model/hc_boundary/sm90_few/finish.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_many/finish.cuh"
@@ -29,39 +28,11 @@ namespace many = hc_boundary_kernel::sm90_many;
 using emulator::touching;
 using test::Arena;
 
-struct Case {
-  int64_t t, d;
-  bool first = false;
-  DType y_dtype = DType::kBF16, norm_dtype = DType::kBF16;
-};
-
-TensorView normal_input(Arena& arena, Rng& rng, DType dtype, std::initializer_list<int64_t> shape,
-                        double sigma = 1.0) {
-  const TensorView view = arena.input(dtype, shape);
-  test::fill_normal(view, rng, sigma);
-  return view;
-}
+using Case = test::HcBoundaryShape;
 
 HcBoundaryArgs make_args(Arena& arena, const Case& c) {
   Rng rng(static_cast<uint64_t>(c.t * 100 + c.d));
-  const int64_t m = few::kStreams;
-  const double sigma = 1 / std::sqrt(static_cast<double>(m * c.d));
-  const TensorView streams = arena.inout(DType::kBF16, {c.t, m, c.d});
-  test::fill_normal(streams, rng, 2.0);
-  HcBoundaryArgs args{
-      .hc = {.fn = normal_input(arena, rng, DType::kF32, {few::kMixes, m * c.d}, 3 * sigma),
-             .base = normal_input(arena, rng, DType::kF32, {few::kMixes}),
-             .scale = normal_input(arena, rng, DType::kF32, {3})},
-      .norm = normal_input(arena, rng, c.norm_dtype, {c.d}),
-      .streams = streams,
-      .x = arena.output(DType::kBF16, {c.t, c.d}),
-      .post = arena.output(DType::kF32, {c.t, m}),
-      .comb = arena.output(DType::kF32, {c.t, m, m})};
-  if (c.first) return args;
-  args.y = normal_input(arena, rng, c.y_dtype, {c.t, c.d});
-  args.y_post = normal_input(arena, rng, DType::kF32, {c.t, m}, 0.5);
-  args.y_comb = normal_input(arena, rng, DType::kF32, {c.t, m, m}, 0.5);
-  return args;
+  return test::random_boundary(arena, rng, c);
 }
 
 // The kernels between one that writes their inputs and one that reads their outputs.
@@ -130,13 +101,10 @@ HcBoundaryWant want_of_stored(HcBoundaryArgs args) {
 }
 
 // Tolerances of streams and x: hc_boundary_test.cc. run(args, i): the same bits for any i.
-void check_stream(const Case& c, const std::function<void(const HcBoundaryArgs&, int)>& run) {
+void check_stream(Case c, const std::function<void(const HcBoundaryArgs&, int)>& run) {
   Arena arena;
-  HcBoundaryArgs args = make_args(arena, c);
-  if (c.t > 1) {
-    args.codes = arena.output(DType::kE4M3, {c.t, c.d});
-    args.scales = arena.output(DType::kE8M0, {c.t, c.d / few::kGroup});
-  }
+  c.codes = c.t > 1;
+  const HcBoundaryArgs args = make_args(arena, c);
   const std::vector<double> streams = hc_boundary_oracle(args).streams;
   SCOPED_TRACE(fmt::format("{} tokens of {}", c.t, c.d));
   emulator::check_runs(
@@ -177,8 +145,8 @@ void check_many(const Case& c) {
 TEST(HcBoundaryEmulated, AgreesWithOracle) {
   check({.t = 1, .d = 256});
   check({.t = 3, .d = 512});
-  check<bf16, float>({.t = 9, .d = 256, .first = true, .norm_dtype = DType::kF32});
-  check<float>({.t = 2, .d = 768, .y_dtype = DType::kF32});
+  check<bf16, float>({.t = 9, .d = 256, .first = true, .norm = DType::kF32});
+  check<float>({.t = 2, .d = 768, .y = DType::kF32});
 }
 
 // More than 128 slices: two loads per lane.
@@ -189,9 +157,9 @@ TEST(HcBoundaryEmulated, ManySlices) {
 // One block of tokens, partial ones, and several of which a CTA walks over.
 TEST(HcBoundaryEmulated, ManyTokens) {
   check_many({.t = 33, .d = 256});
-  check_many<float, float>({.t = 64, .d = 512, .y_dtype = DType::kF32, .norm_dtype = DType::kF32});
+  check_many<float, float>({.t = 64, .d = 512, .y = DType::kF32, .norm = DType::kF32});
   check_many({.t = 200, .d = 256, .first = true});
-  check_many<float>({.t = 257, .d = 256, .y_dtype = DType::kF32});
+  check_many<float>({.t = 257, .d = 256, .y = DType::kF32});
 }
 
 // A token's bits do not depend on the others.

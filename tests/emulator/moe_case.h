@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
+#include "dsv4/ops/model/moe/moe_case.h"
 #include "dsv4/ops/model/moe/sm90_few/call.cuh"
 #include "dsv4/ops/model/moe/sm90_few/kernels.cuh"
 #include "tests/emulator/launch.h"
@@ -13,8 +14,6 @@
 #include "tests/harness/weights.h"
 
 namespace dsv4::test {
-
-enum class Choice { kLearned, kTies, kHash32, kHash64 };
 
 struct MoeScene {
   int64_t t, d, inner, e, k;  // inner: of the shared expert
@@ -24,8 +23,6 @@ struct MoeScene {
 };
 
 struct MoeCase {
-  static constexpr int64_t kVocab = 20;
-
   Arena arena;
   std::vector<ExpertWeights> shared;
   MoeArgs args;
@@ -36,30 +33,13 @@ struct MoeCase {
     shared = {{.w1 = random_weight(arena, rng, s.stored, s.inner, s.d),
                .w3 = random_weight(arena, rng, s.stored, s.inner, s.d),
                .w2 = random_weight(arena, rng, s.stored, s.d, s.inner)}};
-    const TensorView x = arena.input(DType::kBF16, {s.t, s.d});
-    const TensorView ids = arena.input(DType::kI32, {s.t});
-    fill_normal(x, rng);
-    fill_ints(ids, rng, 0, kVocab);
-    args = {.x = x,
-            .ids = ids,
-            .gate = random_weight(arena, rng, {WeightFormat::kBF16}, s.e, s.d),
-            .shared = shared,
-            .experts_per_token = s.k,
-            .route_scale = 1.5f,
-            .swiglu_limit = 1.5f,
-            .acc = {TensorMeta::contiguous(DType::kF32, {s.t, s.d}), nullptr}};
-    if (s.choice == Choice::kLearned) {
-      const TensorView bias = arena.input(DType::kF32, {s.e});
-      fill_normal(bias, rng, 0.2);
-      args.bias = bias;
-    } else if (s.choice == Choice::kTies) {  // all logits are 0
+    args = random_moe(
+        arena, rng, {.t = s.t, .d = s.d, .e = s.e, .k = s.k, .choice = s.choice, .vocabulary = 20},
+        [&] { return random_weight(arena, rng, {WeightFormat::kBF16}, s.e, s.d); });
+    args.shared = shared;
+    if (s.choice == Choice::kTies) {  // all logits are 0
       auto* values = const_cast<uint16_t*>(args.gate.data.as<uint16_t>());
       std::fill_n(values, args.gate.data.numel(), uint16_t{0});
-    } else {
-      const TensorView table =
-          arena.input(s.choice == Choice::kHash32 ? DType::kI32 : DType::kI64, {kVocab, s.k});
-      fill_ints(table, rng, 0, s.e);
-      args.tid2eid = table;
     }
     temporaries = moe_kernel::sm90_few::make_intermediates(
         args, [&](DType dtype, std::initializer_list<int64_t> shape) {
@@ -77,18 +57,18 @@ inline emulator::Kernel moe_inputs(const MoeCase& c,
                                    int num_sms) {
   namespace few = moe_kernel::sm90_few;
   const few::InputTargets targets(c.args, temporaries);
-  const gemm::TwoFormats pair = few::pair_of_inputs(c.args, targets, num_sms);
-  emulator::Kernel kernel{{.grid = {static_cast<int>(pair.ctas()),
-                                    static_cast<int>(ceil_div(pair.q8.tokens, pair.tokens))},
+  const gemm::TwoFormats formats = few::formats_of_inputs(c.args, targets, num_sms);
+  emulator::Kernel kernel{{.grid = {static_cast<int>(formats.ctas()),
+                                    static_cast<int>(ceil_div(formats.q8.tokens, formats.tokens))},
                            .block = gemm::kThreads,
-                           .cluster = pair.split.q8.ranks(),
-                           .shared = static_cast<size_t>(pair.shared()),
+                           .cluster = formats.split.q8.ranks(),
+                           .shared = static_cast<size_t>(formats.shared()),
                            .pdl = true,
                            .resident = 2},
                           {}};
-  gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
+  gemm::with_q8_config(formats.q8.format, formats.tokens, [&](auto config) {
     kernel.body = [params = few::make_input_params(
-                       pair, c.args, targets, temporaries,
+                       formats, c.args, targets, temporaries,
                        gemm::Activations{.x = c.args.x, .quantize = true}, emulated_map)] {
       few::inputs_kernel<decltype(config)>()(params);
     };

@@ -4,14 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <vector>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/model/sample/kernel.cuh"
-#include "dsv4/ops/model/sample/sample.h"
-#include "dsv4/tensor/buffer.h"
+#include "dsv4/ops/model/sample/sample_case.h"
 #include "tests/emulator/launch.h"
+#include "tests/harness/arena.h"
 
 namespace dsv4 {
 namespace {
@@ -66,82 +65,77 @@ const Case kCases[] = {
 };
 
 struct Result {
-  int32_t id = -7;
-  float logprob = 0;
-  int32_t top_ids[kMaxTopLogprobs] = {};
-  float top_logprobs[kMaxTopLogprobs] = {};
+  int32_t id;
+  float logprob;
+  int32_t top_ids[kMaxTopLogprobs];
+  float top_logprobs[kMaxTopLogprobs];
 };
 
 // One call, for the CPU and for the emulator.
 class Call {
  public:
-  explicit Call(const Case& which) : params_(which.params), v_(which.v) {
-    Rng rng(static_cast<uint64_t>(v_) + which.params.seed);
-    for (int i = 0; i < v_; ++i) logits_.push_back(which.logit(i, rng));
-    mask_.resize(static_cast<size_t>(ceil_div(v_, 32)));
-    const bool changes = which.params.repetition_penalty != 1;
-    for (uint32_t& word : mask_) word = changes ? static_cast<uint32_t>(rng.bits()) : ~0u;
-    for (int id = 0; changes && id < v_; id += 7)
-      terms_.push_back({.id = id, .count = id % 3, .seen = 1, .bias = 0.25f});
-    term_begin_ = {0, static_cast<int32_t>(terms_.size())};
+  explicit Call(const Case& which)
+      : rng_(static_cast<uint64_t>(which.v) + which.params.seed),
+        changes_(which.params.repetition_penalty != 1),
+        call_(arena_, 1, which.v, {.terms = changes_, .mask = changes_, .top = true}, rng_) {
+    call_.params[0] = which.params, call_.steps[0] = 12;
+    auto* logits = const_cast<float*>(call_.args.logits.as<float>());
+    for (int i = 0; i < which.v; ++i) logits[i] = which.logit(i, rng_);
+    arena_.freeze();
   }
 
   Result on_cpu() {
-    Result result;
-    const auto view = [](DType dtype, std::initializer_list<int64_t> shape, auto* data) {
-      return TensorView(TensorMeta::contiguous(dtype, shape), reinterpret_cast<std::byte*>(data));
-    };
-    sample(Context{},
-           {.logits = view(DType::kF32, {1, v_}, logits_.data()),
-            .params = {&params_, 1},
-            .steps = {&step_, 1},
-            .ids = view(DType::kI32, {1}, &result.id),
-            .logprobs = view(DType::kF32, {1}, &result.logprob),
-            .terms = terms_,
-            .term_begin = term_begin_,
-            .mask = view(DType::kI32, {1, ceil_div(v_, 32)}, mask_.data()),
-            .top_ids = view(DType::kI32, {1, kMaxTopLogprobs}, result.top_ids),
-            .top_logprobs = view(DType::kF32, {1, kMaxTopLogprobs}, result.top_logprobs)});
-    return result;
+    arena_.prepare();
+    sample(Context{}, call_.args);
+    return result();
   }
 
   Result on_emulator(uint64_t seed) {
-    Result result;
-    const sample_kernel::Inputs in{.logits = logits_.data(),
-                                   .stride = v_,
-                                   .v = v_,
-                                   .slice = static_cast<int>(align_up(ceil_div(v_, kCtas), 4)),
-                                   .bits = sample_kernel::mass_bits(v_),
-                                   .params = &params_,
-                                   .steps = &step_,
-                                   .terms = terms_.data(),
-                                   .term_begin = term_begin_.data(),
-                                   .mask = mask_.data(),
-                                   .mask_stride = ceil_div(v_, 32)};
-    const sample_kernel::Outputs out{.ids = &result.id,
-                                     .logprobs = &result.logprob,
-                                     .top_ids = result.top_ids,
-                                     .top_logprobs = result.top_logprobs,
+    const SampleArgs& a = call_.args;
+    const auto v = static_cast<int>(a.logits.dim(1));
+    const sample_kernel::Inputs in{
+        .logits = a.logits.as<float>(),
+        .stride = v,
+        .v = v,
+        .slice = static_cast<int>(align_up(ceil_div(v, kCtas), 4)),
+        .bits = sample_kernel::mass_bits(v),
+        .params = a.params.data(),
+        .steps = a.steps.data(),
+        .terms = a.terms.data(),
+        .term_begin = a.term_begin.empty() ? nullptr : a.term_begin.data(),
+        .mask = changes_ ? a.mask.as<uint32_t>() : nullptr,
+        .mask_stride = ceil_div(v, 32)};
+    const sample_kernel::Outputs out{.ids = a.ids.as<int32_t>(),
+                                     .logprobs = a.logprobs.as<float>(),
+                                     .top_ids = a.top_ids.as<int32_t>(),
+                                     .top_logprobs = a.top_logprobs.as<float>(),
                                      .top = kMaxTopLogprobs};
     const size_t shared =
         sizeof(sample_kernel::Shared<kCtas>) + sizeof(float) * static_cast<size_t>(in.slice);
+    arena_.prepare();
     emulator::launch({.grid = kCtas,
                       .block = sample_kernel::kThreads,
                       .cluster = kCtas,
                       .shared = shared,
                       .seed = seed},
                      [&] { sample_kernel::sample_kernel<kCtas>(in, out); });
-    return result;
+    arena_.verify();
+    return result();
   }
 
  private:
-  SamplingParams params_;
-  int v_;
-  uint64_t step_ = 12;
-  std::vector<float> logits_;
-  std::vector<uint32_t> mask_;
-  std::vector<TokenTerm> terms_;
-  std::vector<int32_t> term_begin_;
+  Result result() const {
+    const SampleArgs& a = call_.args;
+    Result result{.id = *a.ids.as<int32_t>(), .logprob = *a.logprobs.as<float>()};
+    std::memcpy(result.top_ids, a.top_ids.data, sizeof(result.top_ids));
+    std::memcpy(result.top_logprobs, a.top_logprobs.data, sizeof(result.top_logprobs));
+    return result;
+  }
+
+  test::Arena arena_;
+  Rng rng_;
+  bool changes_;
+  test::SampleCall call_;
 };
 
 TEST(SampleEmulated, HasTheBitsOfTheCpu) {

@@ -13,10 +13,9 @@
 #include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
 #include "dsv4/ops/gemm/x/boundary.cuh"
-#include "dsv4/ops/model/attention_out/attention_out_oracle.h"
+#include "dsv4/ops/model/attention_out/attention_out_case.h"
 #include "dsv4/ops/model/attention_out/sm90_few/launch.cuh"
-#include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
-#include "dsv4/ops/model/hc_boundary/random_boundary_test.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary_case.h"
 #include "dsv4/ops/model/hc_boundary/sm90_few/finish.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/oracle.h"
@@ -226,8 +225,8 @@ constexpr test::StoredAs kFp8{WeightFormat::kFp8Block}, kBf16{WeightFormat::kBF1
     kKbit4{WeightFormat::kKbit, 4, true}, kKbit5{WeightFormat::kKbit, 5, true};
 
 // Weights of two formats in one launch. first: what takes Q8 of x.
-void check_pair(int64_t t, int num_sms, bool bf16, const test::StoredAs& first = kFp8,
-                int64_t k = 384) {
+void check_two_formats(int64_t t, int num_sms, bool bf16, const test::StoredAs& first = kFp8,
+                       int64_t k = 384) {
   SCOPED_TRACE(fmt::format("{} tokens, {} SMs, {}", t, num_sms, name(first)));
   Arena arena;
   Rng rng(static_cast<uint64_t>(t + num_sms));
@@ -249,21 +248,21 @@ void check_pair(int64_t t, int num_sms, bool bf16, const test::StoredAs& first =
   if (bf16) add(kBf16, 70, DType::kF32), add(kBf16, 1, DType::kBF16);
   add(first, 64, DType::kF32);
   if (bf16) add(kBf16, 128, DType::kF32);
-  const gemm::TwoFormats pair(targets, t, k, num_sms);
+  const gemm::TwoFormats formats(targets, t, k, num_sms);
   const gemm::TwoFormatParams params = gemm::make_two_format_params(
-      pair, targets, x, gemm::Activations{.x = x, .quantize = true}, make_map);
+      formats, targets, x, gemm::Activations{.x = x, .quantize = true}, make_map);
   const auto run = [&](auto config) {
     return [&params] { gemm::store_two_formats_kernel<decltype(config)>()(params); };
   };
   emulator::Kernel kernel{
-      {.grid = {static_cast<int>(pair.ctas()), static_cast<int>(ceil_div(t, pair.tokens))},
+      {.grid = {static_cast<int>(formats.ctas()), static_cast<int>(ceil_div(t, formats.tokens))},
        .block = gemm::kThreads,
-       .cluster = pair.split.q8.ranks(),
-       .shared = static_cast<size_t>(pair.shared()),
+       .cluster = formats.split.q8.ranks(),
+       .shared = static_cast<size_t>(formats.shared()),
        .pdl = true,
        .resident = 2},
       {}};
-  gemm::with_q8_config(pair.q8.format, pair.tokens,
+  gemm::with_q8_config(formats.q8.format, formats.tokens,
                        [&](auto config) { kernel.body = run(config); });
   emulator::check_runs(
       arena, 3,
@@ -277,18 +276,18 @@ void check_pair(int64_t t, int num_sms, bool bf16, const test::StoredAs& first =
 }
 
 TEST(SmallMEmulated, TwoFormats) {
-  check_pair(2, 30, true);
-  check_pair(9, 1, true);
-  check_pair(3, 4, false);
+  check_two_formats(2, 30, true);
+  check_two_formats(9, 1, true);
+  check_two_formats(3, 4, false);
 }
 
 // Ranks of unequal shares; 9 tokens are two tiles of both formats.
 TEST(SmallMEmulated, BitPlanesBesideBf16) {
-  check_pair(1, 30, true, kKbit5, 768);
-  check_pair(2, 4, true, kKbit4, 2560);
-  check_pair(7, 2, true, kKbit5, 1024);
-  check_pair(9, 1, true, kKbit5, 256);
-  check_pair(3, 4, false, kKbit4, 512);
+  check_two_formats(1, 30, true, kKbit5, 768);
+  check_two_formats(2, 4, true, kKbit4, 2560);
+  check_two_formats(7, 2, true, kKbit5, 1024);
+  check_two_formats(9, 1, true, kKbit5, 256);
+  check_two_formats(3, 4, false, kKbit4, 512);
 }
 
 constexpr int kSms = 8;
@@ -308,7 +307,7 @@ struct BoundaryCase {
 
   explicit BoundaryCase(const BoundaryScene& s) {
     Rng rng(static_cast<uint64_t>(s.t * 100 + s.d));
-    boundary = test::random_boundary(arena, rng, s.t, s.d, DType::kBF16, s.first);
+    boundary = test::random_boundary(arena, rng, {.t = s.t, .d = s.d, .first = s.first});
     const auto add = [&](const test::StoredAs& stored, int64_t n, DType out) {
       targets.push_back(
           {test::random_weight(arena, rng, stored, n, s.d), arena.output(out, {s.t, n})});
@@ -326,15 +325,15 @@ void run_boundary(const BoundaryCase& c, bool in_one, uint64_t seed) {
   const auto slices = static_cast<int>(hc::num_slices(b));
   std::vector<float> partial(static_cast<size_t>(t * hc::kSums * slices), NAN);
   const hc::Params p = hc::make_params(b, partial.data());
-  const gemm::TwoFormats pair(c.targets, t, d, kSms, in_one ? gemm::boundary_bytes(t, d) : 0);
+  const gemm::TwoFormats formats(c.targets, t, d, kSms, in_one ? gemm::boundary_bytes(t, d) : 0);
   const gemm::WithBoundary<gemm::TwoFormatParams> params{
-      gemm::make_two_format_params(pair, c.targets, b.x,
+      gemm::make_two_format_params(formats, c.targets, b.x,
                                    gemm::Activations{.x = b.x, .quantize = true}, make_map),
       p};
-  emulator::Launch products{.grid = static_cast<int>(pair.ctas()),
+  emulator::Launch products{.grid = static_cast<int>(formats.ctas()),
                             .block = gemm::kThreads,
-                            .cluster = pair.split.q8.ranks(),
-                            .shared = static_cast<size_t>(pair.shared()),
+                            .cluster = formats.split.q8.ranks(),
+                            .shared = static_cast<size_t>(formats.shared()),
                             .pdl = true,
                             .resident = 2};
   using Q8 = gemm::StoreTile<gemm::TwoFormatParams::Q8>;
@@ -350,7 +349,7 @@ void run_boundary(const BoundaryCase& c, bool in_one, uint64_t seed) {
   if (in_one) {
     products.grid.x += products.cluster;
     emulator::Kernel& kernel = kernels.emplace_back(products, std::function<void()>{});
-    gemm::with_boundary_config(pair.q8.format, pair.tokens, [&](auto config) {
+    gemm::with_boundary_config(formats.q8.format, formats.tokens, [&](auto config) {
       kernel.body = [&params] {
         gemm::boundary_kernel<decltype(config), gemm::TwoFormatParams, Q8, Bf16>(params);
       };
@@ -359,8 +358,10 @@ void run_boundary(const BoundaryCase& c, bool in_one, uint64_t seed) {
     kernels.push_back({{.grid = {t, 2}, .block = d / hc::kRun, .pdl = true, .resident = 2},
                        [&] { hc::finish_kernel<bf16>(p); }});
     emulator::Kernel& kernel = kernels.emplace_back(products, std::function<void()>{});
-    gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
-      kernel.body = [&params] { gemm::store_two_formats_kernel<decltype(config)>()(params.pair); };
+    gemm::with_q8_config(formats.q8.format, formats.tokens, [&](auto config) {
+      kernel.body = [&params] {
+        gemm::store_two_formats_kernel<decltype(config)>()(params.formats);
+      };
     });
   }
   kernels.push_back(emulator::touching(outputs));
@@ -371,8 +372,8 @@ void check_boundary(const BoundaryScene& s) {
   SCOPED_TRACE(fmt::format("{} tokens of {}, {}", s.t, s.d, name(s.q8)));
   BoundaryCase c(s);
   const HcBoundaryArgs& b = c.boundary;
-  const gemm::TwoFormats pair(c.targets, s.t, s.d, kSms, gemm::boundary_bytes(s.t, s.d));
-  ASSERT_EQ(gemm::reject_boundary(s.t, s.d, pair), nullptr);
+  const gemm::TwoFormats formats(c.targets, s.t, s.d, kSms, gemm::boundary_bytes(s.t, s.d));
+  ASSERT_EQ(gemm::reject_boundary(s.t, s.d, formats), nullptr);
   HcBoundaryWant want = hc_boundary_oracle(b);
   for (double& v : want.x) v = oracle::bf16(v);
   // Both ways have the same bits.
@@ -428,13 +429,9 @@ void check_attention_out(int64_t t, int num_sms) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t));
   const test::StoredAs fp8{WeightFormat::kFp8Block};
-  const TensorView o = arena.input(DType::kBF16, {t, 4, 64});
-  test::fill_normal(o, rng);
-  const AttentionOutArgs args{.o = o,
-                              .wo_a = test::random_weight(arena, rng, fp8, 2 * 256, 128),
-                              .wo_b = test::random_weight(arena, rng, fp8, 100, 2 * 256),
-                              .groups = 2,
-                              .y = arena.output(DType::kBF16, {t, 100})};
+  AttentionOutArgs args = test::random_attention_out(arena, rng, {t, 4, 64, 2, 100});
+  args.wo_a = test::random_weight(arena, rng, fp8, 2 * 256, 128);
+  args.wo_b = test::random_weight(arena, rng, fp8, 100, 2 * 256);
   const TensorView codes = arena.output(DType::kE4M3, {t, 512});
   const TensorView scales = arena.output(DType::kE8M0, {t, 4});
   const std::vector<double> want = attention_out_oracle({}, args);
@@ -443,9 +440,9 @@ void check_attention_out(int64_t t, int num_sms) {
   emulator::check_runs(
       arena, 4,
       [&](int seed) {
-        emulator::launch_stream(
-            {rewrite(o), wo_a_kernel(args, codes, scales, num_sms), product_kernel(wo_b, num_sms)},
-            static_cast<uint64_t>(seed));
+        emulator::launch_stream({rewrite(args.o), wo_a_kernel(args, codes, scales, num_sms),
+                                 product_kernel(wo_b, num_sms)},
+                                static_cast<uint64_t>(seed));
       },
       // As in attention_out_test.cc.
       [&] {

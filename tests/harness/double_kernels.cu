@@ -1,4 +1,4 @@
-#include "tests/harness/double_kernels.h"
+#include "tests/harness/kernels.h"
 
 #include "dsv4/device/launch.cuh"
 

@@ -7,7 +7,7 @@
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/gpu.h"
-#include "tests/harness/late_write.h"
+#include "tests/harness/kernels.h"
 
 namespace dsv4::test {
 

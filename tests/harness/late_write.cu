@@ -1,5 +1,5 @@
 #include "dsv4/device/launch.cuh"
-#include "tests/harness/late_write.h"
+#include "tests/harness/kernels.h"
 
 namespace dsv4::test {
 namespace {

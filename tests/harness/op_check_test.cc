@@ -8,13 +8,12 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
-#include "dsv4/ops/deviations.h"
 #include "dsv4/ops/inspect.h"
 #include "dsv4/tensor/buffer.h"
 
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
-#include "tests/harness/double_kernels.h"
+#include "tests/harness/kernels.h"
 #endif
 
 namespace dsv4::test {

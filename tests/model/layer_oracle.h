@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dsv4/model/model.h"
-#include "dsv4/ops/model/moe/moe_oracle.h"
+#include "dsv4/ops/model/moe/moe_case.h"
 #include "dsv4/ops/oracle.h"
 #include "dsv4/ops/parts/linear/linear_case.h"
 #include "dsv4/ops/parts/mhc/mhc_case.h"

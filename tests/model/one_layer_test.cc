@@ -4,7 +4,7 @@
 // A model of many layers cannot be compared logit by logit: one rounding in the first layer flips
 // an FP8 code, an expert or a selected entry later (docs/numerics.md). Of one layer, most positions
 // see no flip. Implementations that keep all rounding points then give the CPU's logits at most
-// positions, up to the order of sums: so ops/deviations.h names all that do not. One that does not
+// positions, up to the order of sums: so ops/inspect.h names all that do not. One that does not
 // changes every position.
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/device/device.h"
 #include "dsv4/engine/device_model.h"
-#include "dsv4/ops/deviations.h"
+#include "dsv4/ops/inspect.h"
 #include "dsv4/ops/model/attention_in/attention_in.h"
 #include "dsv4/ops/model/attention_out/attention_out.h"
 #include "dsv4/ops/model/hc_boundary/hc_boundary.h"
@@ -58,7 +58,7 @@ std::string one_layer_model(const test::TempFolder& folder, int layer) {
   return folder.path();
 }
 
-// Runs every call, with the first implementation that has no entry in ops/deviations.h.
+// Runs every call, with the first implementation that has no entry in ops/inspect.h.
 class WithoutDeviations final : public Observer {
  public:
   void observe(const OpCall& call) override {

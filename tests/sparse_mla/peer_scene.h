@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "dsv4/base/rng.h"
+#include "dsv4/formats/float16.h"
+#include "dsv4/formats/pack_kv_entry.h"
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 #include "tests/harness/gpu.h"
 #include "tests/harness/twin.h"

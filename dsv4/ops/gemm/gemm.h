@@ -16,9 +16,10 @@
 //                    tensor cores (bf16 operands), for tiles of at most 16 rows (small M) and more
 //   weights/         one decoder a stored format for the CUDA kernels, and one for the CPU
 //
-// A new stored format touches four files: its decoder in weights/decode.cuh and a line in
-// cuda/instance.cu (compiled once a format) and with_decoder() in cuda/kernels.h; its decoder in
-// weights/cpu_*-inl.h and a line in cpu/multiply_instance.cc and WithDecoder() in cpu/kernel.cc.
+// A new stored format touches seven files of this half: its decoder in weights/decode.cuh, a line
+// in cuda/instance.cu (compiled once a format), with_decoder() in cuda/kernels.h and a case in
+// cuda/gemv_any.cu; its decoder in weights/cpu_*-inl.h, a line in cpu/multiply_instance.cc and
+// WithDecoder() in cpu/kernel.cc. What it touches elsewhere: docs/kernels/gemm.md.
 
 #pragma once
 

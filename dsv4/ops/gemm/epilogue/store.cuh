@@ -16,11 +16,11 @@ struct StoreTile {
   __device__ void operator()(const Consumer& consumer, const Tile& tile, int first_token,
                              int tokens) const {
     const Matrix& matrix = params.matrix[tile.matrix];
-    for (int i = static_cast<int>(threadIdx.x); i < consumer.own_pairs() * kTileRows;
+    for (int i = static_cast<int>(threadIdx.x); i < consumer.own_token_pairs() * kTileRows;
          i += kConsumers) {
       const int own = i / kTileRows, row = i % kTileRows;
       const float2 sum = consumer.sum(0, own, row);
-      const int token = 2 * consumer.pair_of(own);
+      const int token = 2 * consumer.token_pair_of(own);
       if (row >= tile.count) continue;
       store(matrix, tile.row + row, first_token + token, sum.x);
       if (token + 1 < tokens) store(matrix, tile.row + row, first_token + token + 1, sum.y);

@@ -85,14 +85,15 @@ struct Layout {
   DSV4_HD constexpr Layout(Format format, int tokens, const Split& split)
       : x(split.stages * slab_bytes(format)),
         exchange(x + groups(format, split) * x_boxes(format) * tokens * kSlabBytes),
-        exchange_bytes(split.ranks() * pairs_of_rank(tokens, split.rank_bits) * kTileRows * 8),
+        exchange_bytes(split.ranks() * token_pairs_of_rank(tokens, split.rank_bits) * kTileRows *
+                       8),
         x_scale(exchange + split.exchange_buffers() * exchange_bytes),
         prologue(x_scale + (format != Format::kBf16 ? groups(format, split) * tokens * 4 : 0)),
         barriers(prologue + split.prologue_bytes),
         bytes(barriers + (2 * kMaxStages + 1 + 2 * kExchangeBuffers) * 8) {}
 
-  // Pairs of tokens that a rank adds up: pair p belongs to rank p % ranks.
-  DSV4_HD static constexpr int pairs_of_rank(int tokens, int rank_bits) {
+  // Token pairs that a rank adds up: token pair p belongs to rank p % ranks.
+  DSV4_HD static constexpr int token_pairs_of_rank(int tokens, int rank_bits) {
     return (tokens / 2 + (1 << rank_bits) - 1) >> rank_bits;
   }
   // Groups of columns of x in a rank.

@@ -90,10 +90,10 @@ const char* reject_two_formats(const Context& context, const ConstTensorView& x,
   const auto bf16 = static_cast<int64_t>(targets.size()) - first;
   if (first < 1 || first > kQ8Targets || bf16 > kBf16Targets)
     return "too many weights, or none that takes quantized x";
-  const TwoFormats pair(targets, x.dim(0), x.dim(1), context.device->info().num_sms, 0,
-                        context.need_batch_invariant);
-  const char* why = reject(pair.q8);
-  return why != nullptr ? why : reject(pair.bf16);
+  const TwoFormats formats(targets, x.dim(0), x.dim(1), context.device->info().num_sms, 0,
+                           context.need_batch_invariant);
+  const char* why = reject(formats.q8);
+  return why != nullptr ? why : reject(formats.bf16);
 }
 
 }  // namespace
@@ -129,12 +129,13 @@ void run(const Context& context, const ConstTensorView& x, const Activations& qu
          std::span<const Target> targets) {
   Device& device = *context.device;
   if (x.dim(0) == 0 || device.is_dry_run()) return;
-  const TwoFormats pair(targets, x.dim(0), x.dim(1), device.info().num_sms, 0,
-                        context.need_batch_invariant);
-  const TwoFormatParams params = make_two_format_params(pair, targets, x, quantized, make_tma_map);
-  with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
+  const TwoFormats formats(targets, x.dim(0), x.dim(1), device.info().num_sms, 0,
+                           context.need_batch_invariant);
+  const TwoFormatParams params =
+      make_two_format_params(formats, targets, x, quantized, make_tma_map);
+  with_q8_config(formats.q8.format, formats.tokens, [&](auto config) {
     launch(device, "few_gemm_pair", store_two_formats_kernel<decltype(config)>(),
-           launch_shape(pair), params);
+           launch_shape(formats), params);
   });
 }
 

@@ -5,9 +5,11 @@
 
 #include "dsv4/device/ptx/convert.cuh"
 #include "dsv4/device/ptx/ldmatrix.cuh"
+#include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/thread.cuh"
+#include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/formats/ue8m0.h"
-#include "dsv4/ops/gemm/weights/plain.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/config.cuh"
 
 namespace dsv4::gemm {
 

@@ -125,22 +125,23 @@ struct LoadBoundary {
 // P: a TwoFormatsOf.
 template <class P>
 struct WithBoundary {
-  P pair;
+  P formats;
   boundary::Params boundary;
 };
 
-// The grid has one cluster more than the pair. C: Config of the first clusters, of all tokens.
+// The grid has one cluster more than the two products. C: Config of the first clusters, of all
+// tokens.
 template <class C, class P, class Q8Epilogue, class Bf16Epilogue>
 __global__ void __launch_bounds__(kThreads, C::kCtasOfSm)
     boundary_kernel(const __grid_constant__ WithBoundary<P> params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   ptx::griddepcontrol_launch_dependents();
-  const P& pair = params.pair;
-  const int bits = pair.q8.split.rank_bits, cluster = static_cast<int>(blockIdx.x) >> bits;
+  const P& formats = params.formats;
+  const int bits = formats.q8.split.rank_bits, cluster = static_cast<int>(blockIdx.x) >> bits;
   const int rank = static_cast<int>(blockIdx.x) - (cluster << bits);
-  if (cluster < pair.q8.split.clusters() + pair.bf16.split.clusters()) {
+  if (cluster < formats.q8.split.clusters() + formats.bf16.split.clusters()) {
     multiply_two_formats<C, Q8Epilogue, Bf16Epilogue>(
-        pair, cluster, rank, [&]<class D, class Q>(D, const Q& of_format) {
+        formats, cluster, rank, [&]<class D, class Q>(D, const Q& of_format) {
           return LoadBoundary<D, Q>{of_format, params.boundary, cluster == 0};
         });
   } else {

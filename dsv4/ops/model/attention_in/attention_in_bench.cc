@@ -4,113 +4,64 @@
 
 #include "dsv4/ops/model/attention_in/attention_in.h"
 
+#include <algorithm>
+
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
-#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/ops/model/attention_in/attention_in_case.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kHidden = 4096, kRank = 1024, kHeads = 64, kIndexHeads = 64;
-constexpr int kPageEntries = 64;
-
 enum class Kind { kSwa, kHca, kCsa };
 
+test::AttentionInShape shape_of(Kind kind, int64_t t) {
+  const bool csa = kind == Kind::kCsa;
+  test::AttentionInShape shape{.ratio = csa                  ? 4
+                                        : kind == Kind::kHca ? 128
+                                                             : 0,
+                               .has_index = csa,
+                               .select = csa,
+                               .hidden = 4096,
+                               .rank = 1024,
+                               .heads = 64,
+                               .index_heads = 64,
+                               .row = {},
+                               .index_dim = IndexLayoutFp4{}.width,
+                               .window_page = 64,
+                               .entry_page = 64,
+                               .in_order = true,
+                               .state_spare = 0};
+  // Sequence i is at position ratio - 1 + i: every ratio-th of them closes an entry.
+  for (int64_t i = 0; i < t; ++i) shape.runs.push_back({std::max(shape.ratio, 1) - 1 + i, 1});
+  return shape;
+}
+
 struct Case {
-  const Kind kind;
-  const int bits;  // of k-bit weights; 0: FP8
-  const KvLayout row{};
-  const IndexLayoutFp4 key{};
-  const StateLayout state_layout, index_layout;
   bench::WeightPool pool;
-  bench::Tensor x, q_norm, kv_norm, norm, ape, index_norm, index_ape, positions, freqs, window,
-      rows, cu_tokens, start, slots, entry_rows, entry_positions, entries, keys, state, index_state,
-      q, index_q, index_weights;
+  bench::Arena arena;
   AttentionInArgs args;
 
-  Case(Kind which, int bits, int64_t t);
-  void next();
-  WeightView coded(int64_t n, int64_t k) {
-    return pool.next(bits > 0 ? WeightFormat::kKbit : WeightFormat::kFp8Block, n, k, bits);
+  // bits: of k-bit weights; 0: FP8
+  Case(Kind kind, int bits, int64_t t) {
+    bench::Random random(1);
+    args = test::random_attention_in(arena, random, shape_of(kind, t), Numerics::kOfficial,
+                                     [&](bool coded, int64_t n, int64_t k) {
+                                       return pool.next(!coded     ? WeightFormat::kBF16
+                                                        : bits > 0 ? WeightFormat::kKbit
+                                                                   : WeightFormat::kFp8Block,
+                                                        n, k, coded ? bits : 0);
+                                     });
   }
-  WeightView bf16(int64_t n, int64_t k) { return pool.next(WeightFormat::kBF16, n, k); }
-  void compressor(CompressorWeights& w, const StateLayout& layout) {
-    w.wkv = bf16(layout.columns(), kHidden), w.wgate = bf16(layout.columns(), kHidden);
+  void next() {
+    AttentionInWeights& w = args.weights;
+    CompressorWeights &entry = w.compressor, &key = w.indexer.compressor;
+    for (WeightView* weight : {&w.wq_a, &w.wq_b, &w.wkv, &entry.wkv, &entry.wgate, &key.wkv,
+                               &key.wgate, &w.indexer.wq_b, &w.indexer.weights_proj})
+      if (weight->n > 0) *weight = pool.next(weight->format, weight->n, weight->k, weight->bits);
   }
 };
-
-Case::Case(Kind which, int bits_, int64_t t)
-    : kind(which),
-      bits(bits_),
-      state_layout{which == Kind::kCsa ? 4 : 128, KvLayout{}.width(), which == Kind::kCsa},
-      index_layout{4, IndexLayoutFp4{}.width, true},
-      x(DType::kBF16, {t, kHidden}),
-      q_norm(DType::kBF16, {kRank}),
-      kv_norm(DType::kBF16, {row.width()}),
-      norm(DType::kBF16, {row.width()}),
-      ape(DType::kF32, {state_layout.ratio, state_layout.columns()}),
-      index_norm(DType::kBF16, {key.width}),
-      index_ape(DType::kF32, {index_layout.ratio, index_layout.columns()}),
-      positions(DType::kI32, {t}),
-      freqs(DType::kF32, {row.rope / 2}),
-      window(DType::kU8, {ceil_div(t, kPageEntries), row.page_bytes(kPageEntries)}),
-      rows(DType::kI32, {t}),
-      cu_tokens(DType::kI32, {t + 1}),
-      start(DType::kI32, {t}),
-      slots(DType::kI32, {t}),
-      entry_rows(DType::kI32, {ceil_div(t, state_layout.ratio)}),
-      entry_positions(DType::kI32, {ceil_div(t, state_layout.ratio)}),
-      entries(DType::kU8, {ceil_div(t, kPageEntries), row.page_bytes(kPageEntries)}),
-      keys(DType::kU8, {ceil_div(t, kPageEntries), key.page_bytes(kPageEntries)}),
-      state(DType::kF32, {t, state_layout.floats()}),
-      index_state(DType::kF32, {t, index_layout.floats()}),
-      q(DType::kBF16, {t, kHeads, row.width()}),
-      index_q(DType::kBF16, {t, kIndexHeads, key.width}),
-      index_weights(DType::kBF16, {t, kIndexHeads}) {
-  for (const bench::Tensor* tensor :
-       {&x, &q_norm, &kv_norm, &norm, &ape, &index_norm, &index_ape, &freqs, &state, &index_state})
-    bench::fill(*tensor);
-  // Sequence i is at position ratio - 1 + i: every ratio-th of them closes an entry.
-  for (const bench::Tensor* tensor : {&rows, &cu_tokens, &slots, &entry_rows})
-    bench::fill_ascending(*tensor);
-  for (const bench::Tensor* tensor : {&positions, &start})
-    bench::fill_ascending(*tensor, state_layout.ratio - 1);
-  args = {.x = x,
-          .weights = {.q_norm = q_norm, .kv_norm = kv_norm},
-          .positions = positions,
-          .freqs = freqs,
-          .window = {.pages = window, .layout = row, .page_entries = kPageEntries},
-          .window_rows = rows,
-          .q = q};
-  if (kind != Kind::kSwa) {
-    args.cu_tokens = cu_tokens, args.start = start, args.state_slots = slots;
-    args.entry_rows = entry_rows, args.entry_positions = entry_positions;
-    args.entries = {.pages = entries, .layout = row, .page_entries = kPageEntries};
-    args.state = {.slots = state, .layout = state_layout};
-    args.weights.compressor.ape = ape, args.weights.compressor.norm = norm;
-  }
-  if (kind == Kind::kCsa) {
-    args.keys = {.pages = keys, .layout = key, .page_entries = kPageEntries};
-    args.index_state = {.slots = index_state, .layout = index_layout};
-    args.weights.indexer.compressor.ape = index_ape;
-    args.weights.indexer.compressor.norm = index_norm;
-    args.index_q = index_q, args.index_weights = index_weights;
-  }
-  next();
-}
-
-void Case::next() {
-  AttentionInWeights& w = args.weights;
-  w.wq_a = coded(kRank, kHidden);
-  w.wq_b = coded(kHeads * row.width(), kRank);
-  w.wkv = coded(row.width(), kHidden);
-  if (kind != Kind::kSwa) compressor(w.compressor, state_layout);
-  if (kind != Kind::kCsa) return;
-  compressor(w.indexer.compressor, index_layout);
-  w.indexer.wq_b = coded(kIndexHeads * key.width, kRank);
-  w.indexer.weights_proj = bf16(kIndexHeads, kHidden);
-}
 
 const bool kRegistered = [] {
   const auto add = [](const char* name, Kind kind) {

@@ -1,7 +1,7 @@
 // The oracles of the ops that attention_in is made of, one after the other; what one writes is
 // stored, and so rounded, before the next reads it (docs/spec/dsv4.md 13.1).
 
-#include "dsv4/ops/model/attention_in/attention_in_oracle.h"
+#include "dsv4/ops/model/attention_in/attention_in_case.h"
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/oracle.h"

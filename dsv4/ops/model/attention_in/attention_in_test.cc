@@ -6,8 +6,8 @@
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif
-#include "dsv4/ops/model/attention_in/attention_in_oracle.h"
-#include "dsv4/ops/model/attention_in/random_case_test.h"
+#include "dsv4/ops/model/attention_in/attention_in_check_test.h"
+#include "dsv4/ops/model/hc_boundary/boundary_inside_test.h"
 
 namespace dsv4 {
 namespace {

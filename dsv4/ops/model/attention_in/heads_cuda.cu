@@ -1,7 +1,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/model/attention_in/heads.cuh"
-#include "dsv4/ops/model/attention_in/heads.h"
+#include "dsv4/ops/model/attention_in/queries.h"
 
 namespace dsv4 {
 

@@ -5,7 +5,6 @@
 #include "dsv4/ops/parts/quant/quant.h"
 #include "dsv4/ops/parts/rope/rope.h"
 #if DSV4_CUDA
-#include "dsv4/ops/model/attention_in/heads.h"
 #endif
 
 namespace dsv4 {

@@ -6,6 +6,7 @@
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
+#include "dsv4/ops/model/attention_out/attention_out_case.h"
 
 namespace dsv4 {
 namespace {
@@ -14,12 +15,12 @@ constexpr int64_t kHeads = 64, kHeadDim = 512, kGroups = 8, kRank = 1024, kWidth
 
 struct Case {
   bench::WeightPool pool;
-  bench::Tensor o, y;
+  bench::Arena arena;
   AttentionOutArgs args;
 
-  explicit Case(int64_t t) : o(DType::kBF16, {t, kHeads, kHeadDim}), y(DType::kBF16, {t, kWidth}) {
-    bench::fill(o);
-    args.o = o, args.y = y, args.groups = kGroups;
+  explicit Case(int64_t t) {
+    bench::Random random(1);
+    args = test::random_attention_out(arena, random, {t, kHeads, kHeadDim, kGroups, kWidth});
     next();
   }
   void next() {

@@ -1,6 +1,6 @@
 // The oracles of the two products, with u stored in between.
 
-#include "dsv4/ops/model/attention_out/attention_out_oracle.h"
+#include "dsv4/ops/model/attention_out/attention_out_case.h"
 
 #include "dsv4/ops/oracle.h"
 #include "dsv4/ops/parts/linear/linear_case.h"

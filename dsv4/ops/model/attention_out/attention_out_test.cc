@@ -1,7 +1,7 @@
 #include "dsv4/ops/model/attention_out/attention_out.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/attention_out/attention_out_oracle.h"
+#include "dsv4/ops/model/attention_out/attention_out_case.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
 
@@ -17,13 +17,11 @@ struct Shape {
 AttentionOutArgs make_args(Arena& arena, const Shape& s, const test::StoredAs& wo_a,
                            const test::StoredAs& wo_b, DType dtype) {
   Rng rng(static_cast<uint64_t>(s.t * 100 + s.h * 10 + s.out));
-  const TensorView o = arena.input(dtype, {s.t, s.h, s.d});
-  test::fill_normal(o, rng);
-  return {.o = o,
-          .wo_a = test::random_weight(arena, rng, wo_a, s.groups * s.r, s.h * s.d / s.groups),
-          .wo_b = test::random_weight(arena, rng, wo_b, s.out, s.groups * s.r),
-          .groups = s.groups,
-          .y = arena.output(dtype, {s.t, s.out})};
+  AttentionOutArgs args =
+      test::random_attention_out(arena, rng, {s.t, s.h, s.d, s.groups, s.out, dtype});
+  args.wo_a = test::random_weight(arena, rng, wo_a, s.groups * s.r, s.h * s.d / s.groups);
+  args.wo_b = test::random_weight(arena, rng, wo_b, s.out, s.groups * s.r);
+  return args;
 }
 
 AttentionOutArgs one_token(const AttentionOutArgs& a, int64_t i) {

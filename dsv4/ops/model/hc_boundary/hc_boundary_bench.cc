@@ -7,47 +7,26 @@
 
 #include "bench/op_bench.h"
 #include "dsv4/base/error.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary_case.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kStreams = 4, kMixes = 24, kWidth = 4096;
+constexpr int64_t kWidth = 4096;
 constexpr size_t kLayers = 64;  // fn of 1.5 MB each: larger than a cache
 
 struct Case {
-  std::vector<bench::Tensor> fn;
-  bench::Tensor base, scale, norm, y, y_post, y_comb, streams, x, post, comb;
+  bench::Arena arena;
   HcBoundaryArgs args;
+  std::vector<ConstTensorView> fn;
   size_t layer = 0;
 
-  explicit Case(int64_t t)
-      : base(DType::kF32, {kMixes}),
-        scale(DType::kF32, {3}),
-        norm(DType::kBF16, {kWidth}),
-        y(DType::kBF16, {t, kWidth}),
-        y_post(DType::kF32, {t, kStreams}),
-        y_comb(DType::kF32, {t, kStreams, kStreams}),
-        streams(DType::kBF16, {t, kStreams, kWidth}),
-        x(DType::kBF16, {t, kWidth}),
-        post(DType::kF32, {t, kStreams}),
-        comb(DType::kF32, {t, kStreams, kStreams}) {
-    for (size_t i = 0; i < kLayers; ++i) {
-      fn.emplace_back(DType::kF32, std::initializer_list<int64_t>{kMixes, kStreams * kWidth});
-      bench::fill(fn.back(), 0.01f);
-    }
-    for (const bench::Tensor* tensor : {&base, &scale, &norm}) bench::fill(*tensor);
+  explicit Case(int64_t t) {
+    bench::Random random(1);
     // Repeated calls on the same streams must not diverge.
-    for (const bench::Tensor* tensor : {&y, &y_post, &y_comb, &streams})
-      bench::fill(*tensor, 0.25f);
-    args = {.y = y,
-            .y_post = y_post,
-            .y_comb = y_comb,
-            .hc = {.fn = fn[0], .base = base, .scale = scale},
-            .norm = norm,
-            .streams = streams,
-            .x = x,
-            .post = post,
-            .comb = comb};
+    args = test::random_boundary(arena, random, {.t = t, .d = kWidth, .mix = 0.25});
+    for (size_t i = 0; i < kLayers; ++i)
+      fn.push_back(test::random_fn(arena, random, args.hc.fn.dim(0), args.hc.fn.dim(1)));
   }
   void next() { args.hc.fn = fn[layer++ % kLayers]; }
 };

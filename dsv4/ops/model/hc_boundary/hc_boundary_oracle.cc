@@ -1,10 +1,9 @@
 // The oracles of hc_post, hc_pre and rms_norm, one after the other: X' and x are rounded to their
 // dtypes in between (docs/spec/dsv4.md 13.1).
 
-#include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary_case.h"
 
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/mhc/mhc_case.h"
 #include "dsv4/ops/parts/norm/norm_case.h"
 
 namespace dsv4 {

@@ -1,10 +1,7 @@
 #include "dsv4/ops/model/hc_boundary/hc_boundary.h"
 
-#include <cmath>
-
-#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary_case.h"
 #include "dsv4/ops/oracle.h"
 #include "dsv4/ops/parts/quant/quant_case.h"
 #include "tests/harness/op_check.h"
@@ -13,58 +10,12 @@ namespace dsv4 {
 namespace {
 
 using test::Arena;
+using Shape = test::HcBoundaryShape;
 
-struct Shape {
-  int64_t t, m, d;
-  bool first = false;          // no block before
-  bool codes = false;          // Q8 of x
-  DType dtype = DType::kBF16;  // of streams and x
-  DType y_dtype = DType::kBF16;
-};
-
-TensorView normal_input(Arena& arena, Rng& rng, DType dtype, std::initializer_list<int64_t> shape,
-                        double sigma = 1.0) {
-  const TensorView view = arena.input(dtype, shape);
-  test::fill_normal(view, rng, sigma);
-  return view;
-}
-
-HcBoundaryArgs make_args(Arena& arena, const Shape& s) {
+HcBoundaryArgs make_args(Arena& arena, Shape s) {
   Rng rng(static_cast<uint64_t>(s.t * 100 + s.m * 10 + s.d));
-  const int64_t mixes = s.m * (2 + s.m);
-  const double sigma = 1 / std::sqrt(static_cast<double>(s.m * s.d));  // mixes of order 1
-  const TensorView streams = arena.inout(s.dtype, {s.t, s.m, s.d});
-  test::fill_normal(streams, rng, 2.0);
-  HcBoundaryArgs args{
-      .hc = {.fn = normal_input(arena, rng, DType::kF32, {mixes, s.m * s.d}, 3 * sigma),
-             .base = normal_input(arena, rng, DType::kF32, {mixes}),
-             .scale = normal_input(arena, rng, DType::kF32, {3})},
-      .norm = normal_input(arena, rng, s.dtype, {s.d}),
-      .streams = streams,
-      .x = arena.output(s.dtype, {s.t, s.d}),
-      .post = arena.output(DType::kF32, {s.t, s.m}),
-      .comb = arena.output(DType::kF32, {s.t, s.m, s.m})};
-  if (s.codes) {
-    args.codes = arena.output(DType::kE4M3, {s.t, s.d});
-    args.scales = arena.output(DType::kE8M0, {s.t, ceil_div(s.d, 128)});
-  }
-  // Weights do not change while the model runs: kernels may read them early.
-  for (const ConstTensorView& view : {args.hc.fn, args.hc.base, args.hc.scale, args.norm})
-    arena.keep_order({view, const_cast<std::byte*>(view.data)});
-  if (s.first) return args;
-  args.y = normal_input(arena, rng, s.y_dtype, {s.t, s.d});
-  args.y_post = normal_input(arena, rng, DType::kF32, {s.t, s.m}, 0.5);
-  args.y_comb = normal_input(arena, rng, DType::kF32, {s.t, s.m, s.m}, 0.5);
-  return args;
-}
-
-HcBoundaryArgs one_token(const HcBoundaryArgs& a, int64_t i) {
-  HcBoundaryArgs one = a;
-  for (ConstTensorView* view : {&one.y, &one.y_post, &one.y_comb})
-    if (view->rank > 0) *view = view->slice(0, i, i + 1);
-  for (TensorView* view : {&one.streams, &one.x, &one.post, &one.comb, &one.codes, &one.scales})
-    if (view->rank > 0) *view = view->slice(0, i, i + 1);
-  return one;
+  s.norm = s.dtype;
+  return test::random_boundary(arena, rng, s);
 }
 
 // Every implementation makes the codes of the x that it stores.
@@ -107,13 +58,13 @@ void check_boundary(const Shape& shape) {
   const test::Tolerance gates{.ulps = 4, .abs = f32 ? 1e-5 : large ? 2e-3 : 1e-4};
   test::OpCase<HcBoundaryArgs> test{
       .name = fmt::format("hc_boundary t={} m={} d={} {} {}", shape.t, shape.m, shape.d,
-                          name(shape.dtype), shape.first ? "first" : name(shape.y_dtype)),
+                          name(shape.dtype), shape.first ? "first" : name(shape.y)),
       .args = args,
       .outputs = {{"streams", args.streams, want.streams, streams},
                   {"x", args.x, want.x, x},
                   {"post", args.post, want.post, gates},
                   {"comb", args.comb, want.comb, gates}},
-      .one_token = one_token,
+      .one_token = test::one_token,
       .num_tokens = shape.t};
   test.strided = [](HcBoundaryArgs& a, test::StridedCopy& copy) {
     copy(a.y), copy(a.y_post), copy(a.y_comb), copy(a.streams), copy(a.x), copy(a.post),
@@ -129,11 +80,10 @@ TEST(HcBoundary, AgreesWithOracle) {
     for (const bool first : {true, false}) {
       for (const int64_t t : {0, 1, 5}) {
         check_boundary({.t = t, .m = 4, .d = 256, .first = first, .dtype = dtype});
-        check_boundary(
-            {.t = t, .m = 3, .d = 37, .first = first, .dtype = dtype, .y_dtype = DType::kF32});
+        check_boundary({.t = t, .m = 3, .d = 37, .first = first, .dtype = dtype, .y = DType::kF32});
       }
     }
-    check_boundary({.t = 3, .m = 4, .d = 4096, .dtype = dtype, .y_dtype = DType::kF32});
+    check_boundary({.t = 3, .m = 4, .d = 4096, .dtype = dtype, .y = DType::kF32});
   }
 }
 
@@ -142,7 +92,7 @@ TEST(HcBoundary, FewTokens) {
   for (const int64_t t : {1, 2, 3, 4, 9, 33, 64, 65})
     check_boundary({.t = t, .m = 4, .d = 512, .first = t == 9});
   for (const int64_t t : {1, 5}) check_boundary({.t = t, .m = 4, .d = 4096});
-  check_boundary({.t = 2, .m = 4, .d = 7168, .y_dtype = DType::kF32});
+  check_boundary({.t = 2, .m = 4, .d = 7168, .y = DType::kF32});
   check_boundary({.t = 1, .m = 4, .d = 8192, .first = true});
 }
 
@@ -150,9 +100,9 @@ TEST(HcBoundary, FewTokens) {
 TEST(HcBoundary, ManyTokens) {
   for (const int64_t t : {127, 128, 129}) check_boundary({.t = t, .m = 4, .d = 256});
   check_boundary({.t = 150, .m = 4, .d = 512, .first = true});
-  check_boundary({.t = 100, .m = 4, .d = 512, .y_dtype = DType::kF32});
+  check_boundary({.t = 100, .m = 4, .d = 512, .y = DType::kF32});
   if (test::gpu() == nullptr) return;  // on a host, many tokens are as few
-  check_boundary({.t = 330, .m = 4, .d = 4096, .y_dtype = DType::kF32});
+  check_boundary({.t = 330, .m = 4, .d = 4096, .y = DType::kF32});
   check_boundary({.t = 70, .m = 4, .d = 7168});
 }
 

@@ -15,6 +15,7 @@
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
 #include "dsv4/formats/pack_kbit_image.h"
+#include "dsv4/ops/model/moe/moe_case.h"
 #include "dsv4/ops/model/moe/moe_hidden.h"
 
 namespace dsv4 {
@@ -53,28 +54,27 @@ struct Case {
   std::vector<std::vector<ExpertWeights>> shared;
   std::vector<WeightView> gates;
   std::optional<bench::RandomImages> images;
-  bench::Tensor x, ids, bias, acc;
+  bench::Arena arena;
+  TensorView x;  // of all draws
   MoeArgs args;
   int64_t call = 0;
 
   // shared_bits: of a k-bit shared expert; 0: FP8
-  Case(const Shape& s, const Images& kind, int shared_bits, int64_t t)
-      : x(DType::kBF16, {kDraws * t, s.d}),
-        ids(DType::kI32, {t}),
-        bias(DType::kF32, {s.experts}),
-        acc(DType::kF32, {t, s.d}) {
+  Case(const Shape& s, const Images& kind, int shared_bits, int64_t t) {
     for (int64_t i = 0; i < kShared; ++i) {
       shared.push_back({next_expert(
           pool, s, shared_bits > 0 ? WeightFormat::kKbit : WeightFormat::kFp8Block, shared_bits)});
       gates.push_back(pool.next(WeightFormat::kBF16, s.experts, s.d));
     }
-    bench::fill(x, 0.01f);
-    args = {.ids = ids,
-            .bias = bias,
-            .experts_per_token = kChosen,
-            .route_scale = 1.5f,
-            .swiglu_limit = 10.f,
-            .acc = acc};
+    bench::Random random(1);
+    // No bias, which would choose equal experts for all tokens.
+    args = test::random_moe(
+        arena, random,
+        {.t = t, .d = s.d, .e = s.experts, .k = kChosen, .sigma = 0.01, .bias_sigma = 0},
+        [&] { return gates[0]; });
+    args.swiglu_limit = 10.f;
+    x = arena.input(DType::kBF16, {kDraws * t, s.d});
+    fill_normal(x, random, 0.01);
     if (kind.book.bits > 0) {
       args.routed = images.emplace(s.experts, s.inner, s.d, kind.book, kind.scale).images;
     } else {
@@ -87,7 +87,7 @@ struct Case {
   void next() {
     const int64_t t = args.acc.dim(0), draw = call % kDraws;
     const auto which = static_cast<size_t>(call++ % kShared);
-    args.x = x.view().slice(0, draw * t, (draw + 1) * t);
+    args.x = x.slice(0, draw * t, (draw + 1) * t);
     args.shared = shared[which], args.gate = gates[which];
   }
 };

@@ -7,8 +7,8 @@
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif
-#include "dsv4/ops/model/hc_boundary/random_boundary_test.h"
-#include "dsv4/ops/model/moe/moe_oracle.h"
+#include "dsv4/ops/model/hc_boundary/boundary_inside_test.h"
+#include "dsv4/ops/model/moe/moe_case.h"
 #include "dsv4/ops/model/moe/random_moe_test.h"
 #include "dsv4/ops/parts/experts/halves_case.h"
 #include "dsv4/ops/parts/linear/projection.h"
@@ -174,7 +174,7 @@ void check_boundary(int64_t t, int64_t d, const StoredAs& shared) {
   Case c;
   fill_case(c, {t, d, 20, 3, 64}, kMxfp4, shared, DType::kBF16);
   Rng rng(static_cast<uint64_t>(t));
-  c.args.boundary = test::random_boundary(c.arena, rng, t, d, DType::kBF16);
+  c.args.boundary = test::random_boundary(c.arena, rng, {.t = t, .d = d});
   c.args.x = c.args.boundary.x;
   const MoeHiddenArgs args = first_part(c.arena, {}, c.args, c.routed, c.shared);
   check_boundary_inside(moe_hidden.impls, Context{}, c.arena,

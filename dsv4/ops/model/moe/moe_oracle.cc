@@ -1,6 +1,6 @@
 // The oracles of linear, router and experts; logits, weights and acc are stored in f32 in between.
 
-#include "dsv4/ops/model/moe/moe_oracle.h"
+#include "dsv4/ops/model/moe/moe_case.h"
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/oracle.h"

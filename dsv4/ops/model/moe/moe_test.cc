@@ -6,8 +6,8 @@
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif
-#include "dsv4/ops/model/hc_boundary/random_boundary_test.h"
-#include "dsv4/ops/model/moe/moe_oracle.h"
+#include "dsv4/ops/model/hc_boundary/boundary_inside_test.h"
+#include "dsv4/ops/model/moe/moe_case.h"
 #include "dsv4/ops/model/moe/random_moe_test.h"
 #include "tests/harness/op_check.h"
 
@@ -195,7 +195,7 @@ TEST(Moe, FusedHasTheBitsOfFew) {
 void check_boundary(Case& c) {
   const int64_t t = c.args.x.dim(0), d = c.args.x.dim(1);
   Rng rng(static_cast<uint64_t>(t));
-  c.args.boundary = test::random_boundary(c.arena, rng, t, d, DType::kBF16);
+  c.args.boundary = test::random_boundary(c.arena, rng, {.t = t, .d = d});
   c.args.x = c.args.boundary.x;
   check_boundary_inside(moe.impls, Context{}, c.arena,
                         {.name = fmt::format("moe t={} boundary", t),

@@ -1,10 +1,11 @@
-// Random arguments of a whole MoE block in test memory, for the tests of moe.h and moe_hidden.h.
+// Random arguments of a whole MoE block with its experts in test memory, for the tests of moe.h and
+// moe_hidden.h.
 
 #pragma once
 
 #include <vector>
 
-#include "dsv4/ops/model/moe/moe.h"
+#include "dsv4/ops/model/moe/moe_case.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/weights.h"
@@ -35,32 +36,18 @@ inline std::vector<ExpertWeights> random_moe_experts(Arena& arena, Rng& rng, con
 
 inline void fill_case(MoeCase& c, const MoeShape& s, const StoredAs& stored, const StoredAs& shared,
                       DType dtype) {
-  constexpr int64_t kVocab = 50;
   Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner));
   c.routed = random_moe_experts(c.arena, rng, stored, s.e, s.d, s.inner);
   c.shared = random_moe_experts(c.arena, rng, shared, 1, s.d, 2 * s.inner);
-  const TensorView x = c.arena.input(dtype, {s.t, s.d}), ids = c.arena.input(DType::kI32, {s.t});
-  fill_normal(x, rng);
-  fill_ints(ids, rng, 0, kVocab);
-  c.args = {.x = x,
-            .ids = ids,
-            .gate = random_weight(c.arena, rng, {WeightFormat::kBF16}, s.e, s.d),
-            .routed = c.routed,
-            .shared = c.shared,
-            .experts_per_token = s.k,
-            .route_scale = 1.5f,
-            .normalize = s.normalize,
-            .swiglu_limit = 1.5f,
-            .acc = c.arena.output(DType::kF32, {s.t, s.d})};
-  if (s.hash) {
-    const TensorView table = c.arena.input(DType::kI64, {kVocab, s.k});
-    fill_ints(table, rng, 0, s.e);
-    c.args.tid2eid = table;
-  } else {
-    const TensorView bias = c.arena.input(DType::kF32, {s.e});
-    fill_normal(bias, rng, 0.2);
-    c.args.bias = bias;
-  }
+  c.args = random_moe(c.arena, rng,
+                      {.t = s.t,
+                       .d = s.d,
+                       .e = s.e,
+                       .k = s.k,
+                       .choice = s.hash ? Choice::kHash64 : Choice::kLearned,
+                       .x = dtype},
+                      [&] { return random_weight(c.arena, rng, {WeightFormat::kBF16}, s.e, s.d); });
+  c.args.routed = c.routed, c.args.shared = c.shared, c.args.normalize = s.normalize;
 }
 
 // Routed experts in kernel images, which only devices read. Returns args with those of the file.

@@ -1,4 +1,4 @@
-// fp64 oracles of sample.h, and random arguments for its tests and benchmarks.
+// fp64 oracles of sample.h, and random arguments for its tests, emulated test and benchmark.
 
 #pragma once
 

@@ -1,73 +1,56 @@
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "bench/op_bench.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
-#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
-#include "dsv4/ops/parts/kv_insert/kv_insert.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla_case.h"
+#include "dsv4/ops/parts/kv_insert/kv_insert_case.h"
 
 namespace dsv4 {
 namespace {
+
+// A call without lists and without max_logits.
+SparseMlaArgs call_of(bench::Arena& arena, const test::Shape& shape) {
+  bench::Random random(1);
+  test::Outputs whole;
+  SparseMlaArgs args = test::random_sparse_mla(arena, random, shape, whole);
+  args.max_logits = {};
+  return args;
+}
 
 // Window indices are consecutive, as in prefill and decode; compressed indices are a random
 // ascending choice from a pool four times as large, as from the indexer, changing slowly from query
 // to query.
 struct SparseMlaCase {
-  bench::Tensor q, sink, window_pages, compressed_pages, window_rows, compressed_rows, out, lse;
+  bench::Arena arena;
   SparseMlaArgs args;
 
-  SparseMlaCase(int64_t t, int64_t h, int64_t window, int64_t compressed, KvLayout layout)
-      : q(DType::kBF16, {t, 1, h, layout.width()}),
-        sink(DType::kF32, {h}),
-        window_pages(pages(layout, window + t)),
-        compressed_pages(pages(layout, 4 * compressed)),
-        window_rows(DType::kI32, {t, 1, window}),
-        compressed_rows(DType::kI32, {t, 1, compressed}),
-        out(DType::kBF16, {t, 1, h, layout.width()}),
-        lse(DType::kF32, {t, h, 1}) {
-    Rng rng(1);
-    bench::fill(q);
+  SparseMlaCase(int64_t t, int64_t h, int64_t window, int64_t compressed, const KvLayout& layout)
+      : args(call_of(arena, {.t = t, .h = h, .layout = layout, .dtype = DType::kBF16})) {
+    bench::Random random(2);
+    const TensorView window_rows = arena.input(DType::kI32, {t, 1, window});
+    const TensorView compressed_rows = arena.input(DType::kI32, {t, 1, compressed});
     for (int64_t i = 0; i < t; ++i) {
-      for (int64_t j = 0; j < window; ++j) {
-        window_rows.view().row<int32_t>(i)[j] = static_cast<int32_t>(i + j);
-      }
+      for (int64_t j = 0; j < window; ++j)
+        window_rows.row<int32_t>(i)[j] = static_cast<int32_t>(i + j);
       for (int64_t j = 0; j < compressed; ++j) {
-        const bool keep = i > 0 && rng.uniform() < 0.97;
-        compressed_rows.view().row<int32_t>(i)[j] =
-            keep ? compressed_rows.view().row<int32_t>(i - 1)[j]
-                 : static_cast<int32_t>(4 * j + rng.below(4));
+        const bool keep = i > 0 && random.uniform() < 0.97;
+        compressed_rows.row<int32_t>(i)[j] = keep ? compressed_rows.row<int32_t>(i - 1)[j]
+                                                  : static_cast<int32_t>(4 * j + random.below(4));
       }
     }
-    args = {.q = q,
-            .window = {.pool = filled(window_pages, layout), .indices = window_rows},
-            .compressed = {.pool = filled(compressed_pages, layout), .indices = compressed_rows},
-            .sink = sink,
-            .scale = 1.f / std::sqrt(static_cast<float>(layout.width())),
-            .out = out,
-            .lse = lse,
-            .max_logits = {}};
+    args.window = {.pool = filled(random, layout, window + t), .indices = window_rows};
+    args.compressed = {.pool = filled(random, layout, 4 * compressed), .indices = compressed_rows};
   }
 
-  static constexpr int kPageEntries = 64;
-
-  static bench::Tensor pages(const KvLayout& layout, int64_t rows) {
-    return bench::Tensor(DType::kU8,
-                         {ceil_div(rows, kPageEntries), layout.page_bytes(kPageEntries)});
-  }
-
-  static KvPool filled(const bench::Tensor& pages, const KvLayout& layout) {
-    const KvPool pool{.pages = pages, .layout = layout, .page_entries = kPageEntries};
-    const bench::Tensor x(DType::kF32, {pool.num_rows(), layout.width()});
-    const bench::Tensor rows(DType::kI32, {pool.num_rows()});
-    bench::fill(x);
-    std::iota(rows.as<int32_t>(), rows.as<int32_t>() + pool.num_rows(), 0);
-    kv_insert(Context{}, {.x = x, .rows = rows, .pool = pool});
-    return pool;
+  KvPool filled(bench::Random& random, const KvLayout& layout, int64_t rows) {
+    const KvInsertArgs insert =
+        test::filled_pool<KvInsertArgs>(arena, random, layout, rows, DType::kF32);
+    kv_insert(Context{}, insert);
+    return insert.pool;
   }
 };
 
@@ -140,30 +123,20 @@ struct DecodeCase {
   struct Set {
     bench::Tensor window, compressed;
   };
-  bench::Tensor q, sink, out, lse;
+  bench::Arena arena;
   std::vector<Set> sets;
   size_t current = 0;
   SparseMlaArgs args;
 
   DecodeCase(int64_t b, int64_t s_q, int64_t h, const KvLayout& layout, const ListShape& window,
              const ListShape& compressed)
-      : q(DType::kBF16, {b, s_q, h, layout.width()}),
-        sink(DType::kF32, {h}),
-        out(DType::kBF16, {b, s_q, h, 512}),
-        lse(DType::kF32, {b, h, s_q}) {
+      : args(call_of(
+            arena,
+            {.t = b, .h = h, .layout = layout, .dtype = DType::kBF16, .s_q = s_q, .d_v = 512})) {
     const int64_t tokens = layout.v32() ? 32768 : 16384;
-    bench::fill(q);
-    args = {.q = q,
-            .window = {.pool = shared_pool(layout, window.page_entries, tokens), .indices = {}},
-            .compressed = {},
-            .sink = sink,
-            .scale = 1.f / std::sqrt(static_cast<float>(layout.width())),
-            .out = out,
-            .lse = lse,
-            .max_logits = {}};
-    if (compressed.topk > 0) {
+    args.window.pool = shared_pool(layout, window.page_entries, tokens);
+    if (compressed.topk > 0)
       args.compressed.pool = shared_pool(layout, compressed.page_entries, tokens);
-    }
     const int64_t bytes = b * s_q * (window.topk + compressed.topk) * layout.row_bytes();
     const int64_t count = std::clamp<int64_t>(ceil_div(int64_t{256} << 20, bytes), 2, 64);
     for (int64_t i = 0; i < count; ++i) {
@@ -197,32 +170,25 @@ struct DecodeCase {
 
 // Queries of one prompt over a bf16 latent.
 struct PrefillCase {
-  bench::Tensor q, latent, rows, sink, out, lse;
+  bench::Arena arena;
   SparseMlaArgs args;
 
   PrefillCase(int64_t s_q, int64_t s_kv, int64_t h, int d, int64_t topk)
-      : q(DType::kBF16, {s_q, 1, h, d}),
-        latent(DType::kBF16, {s_kv, d}),
-        rows(DType::kI32, {s_q, 1, topk}),
-        sink(DType::kF32, {h}),
-        out(DType::kBF16, {s_q, 1, h, 512}),
-        lse(DType::kF32, {s_q, h, 1}) {
-    bench::fill(q);
-    bench::fill(latent, 0.1f);
+      : args(call_of(arena, {.t = s_q,
+                             .h = h,
+                             .layout = {.nope = d - 64, .rope = 64},
+                             .dtype = DType::kBF16,
+                             .d_v = 512})) {
+    bench::Random random(2);
+    const TensorView latent = arena.input(DType::kBF16, {s_kv, d});
+    const TensorView rows = arena.input(DType::kI32, {s_q, 1, topk});
+    fill_normal(latent, random, 0.1);
     for (int64_t i = 0; i < s_q * topk; ++i) {
       const uint64_t draw = random_bits(7, static_cast<uint64_t>(i));
       rows.as<int32_t>()[i] = static_cast<int32_t>(draw % static_cast<uint64_t>(s_kv));
     }
     const KvLayout layout{.nope = d - 64, .rope = 64};
-    args = {
-        .q = q,
-        .window = {.pool = {.pages = latent, .layout = layout, .page_entries = 1}, .indices = rows},
-        .compressed = {},
-        .sink = sink,
-        .scale = 1.f / std::sqrt(static_cast<float>(d)),
-        .out = out,
-        .lse = lse,
-        .max_logits = {}};
+    args.window = {.pool = {.pages = latent, .layout = layout, .page_entries = 1}, .indices = rows};
   }
 };
 

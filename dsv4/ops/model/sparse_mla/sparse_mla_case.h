@@ -1,6 +1,7 @@
-// fp64 oracle of sparse_mla.h, and random arguments in test memory: every byte of a pool that no
+// What tests, emulated tests and the benchmark of sparse_mla.h share: the fp64 oracle and the
+// builder of random arguments. The lists of tests are in test memory: every byte of a pool that no
 // list names is NaN, gaps in views hold NaN or invalid indices, indices past topk_length have any
-// value. The benchmark has its own cases: pools of gigabytes that several calls share.
+// value. The benchmark adds lists of pools of gigabytes, which several calls share.
 
 #pragma once
 
@@ -12,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/formats/float16.h"
+#include "dsv4/formats/pack_kv_entry.h"
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/compare.h"
@@ -75,9 +78,10 @@ inline Axes with_room(Axes shape, bool gaps) {
   return shape;
 }
 
-inline TensorView make_whole(Arena& arena, bool output, DType dtype, const Axes& shape) {
+template <class Memory>
+TensorView make_whole(Memory& memory, bool output, DType dtype, const Axes& shape) {
   const auto make = [&](std::initializer_list<int64_t> dims) {
-    return output ? arena.output(dtype, dims) : arena.input(dtype, dims);
+    return output ? memory.output(dtype, dims) : memory.input(dtype, dims);
   };
   if (shape.size() == 2) return make({shape[0], shape[1]});
   if (shape.size() == 3) return make({shape[0], shape[1], shape[2]});
@@ -93,8 +97,9 @@ inline TensorView front(TensorView whole, const Axes& shape) {
 }
 
 // An input of which every byte is 0xff: NaN, or no row.
-inline TensorView make_input(Arena& arena, DType dtype, const Axes& shape, bool gaps) {
-  const TensorView whole = make_whole(arena, false, dtype, with_room(shape, gaps));
+template <class Memory>
+TensorView make_input(Memory& memory, DType dtype, const Axes& shape, bool gaps) {
+  const TensorView whole = make_whole(memory, false, dtype, with_room(shape, gaps));
   std::fill_n(whole.data, whole.bytes(), std::byte{0xff});
   return front(whole, shape);
 }
@@ -190,35 +195,50 @@ struct Outputs {
   TensorView out, lse, max_logits;
 };
 
-inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outputs& whole) {
+// All but the lists. Memory: test::Arena or bench::Arena.
+template <class Memory, class Random>
+SparseMlaArgs random_sparse_mla(Memory& memory, Random& random, const Shape& shape,
+                                Outputs& whole) {
   const int64_t d = shape.layout.width(), d_v = shape.d_v > 0 ? shape.d_v : d;
   const TensorView q =
-      make_input(arena, shape.dtype, query_axes(shape, {shape.h, d}), shape.strided);
-  for (int64_t i = 0; i < shape.queries() * shape.h; ++i) {
-    const int64_t offset = shape.dtype == DType::kF32 ? row_of<float>(q, i) - q.as<float>()
-                                                      : row_of<uint16_t>(q, i) - q.as<uint16_t>();
-    for (int64_t c = 0; c < d; ++c) set_value(q, offset + c, 2.0 * rng.normal());
+      make_input(memory, shape.dtype, query_axes(shape, {shape.h, d}), shape.strided);
+  if (!shape.strided) {
+    fill_normal(q, random, 2.0);
+  } else {
+    for (int64_t i = 0; i < shape.queries() * shape.h; ++i) {
+      const int64_t offset = shape.dtype == DType::kF32
+                                 ? row_of<float>(q, i) - q.template as<float>()
+                                 : row_of<uint16_t>(q, i) - q.template as<uint16_t>();
+      for (int64_t c = 0; c < d; ++c) set_value(q, offset + c, 2.0 * random.normal());
+    }
   }
-  const TensorView sink = arena.input(DType::kF32, {shape.h});
-  fill_normal(sink, rng, 2.0);
+  const TensorView sink = memory.input(DType::kF32, {shape.h});
+  fill_normal(sink, random, 2.0);
   sink.as<float>()[0] = -kInfinity;
   if (shape.h > 2) sink.as<float>()[1] = kInfinity;
   const Axes out = query_axes(shape, {shape.h, d_v});
   const Axes sums{shape.t, shape.h, shape.s_q};
   const auto make_output = [&](DType dtype, const Axes& axes) {
-    return make_whole(arena, true, dtype, with_room(axes, shape.strided));
+    return make_whole(memory, true, dtype, with_room(axes, shape.strided));
   };
   whole = {make_output(shape.f32_out ? DType::kF32 : shape.dtype, out),
            make_output(DType::kF32, sums), make_output(DType::kF32, sums)};
-  SparseMlaArgs args{.q = q,
-                     .window = make_list(arena, rng, shape, shape.window, 64),
-                     .compressed = make_list(arena, rng, shape, shape.compressed, 3),
-                     .sink = sink,
-                     .scale = 1.f / std::sqrt(static_cast<float>(d)),
-                     .normalized = shape.normalized,
-                     .out = front(whole.out, out),
-                     .lse = front(whole.lse, sums),
-                     .max_logits = front(whole.max_logits, sums)};
+  return {.q = q,
+          .window = {},
+          .compressed = {},
+          .sink = sink,
+          .scale = 1.f / std::sqrt(static_cast<float>(d)),
+          .normalized = shape.normalized,
+          .out = front(whole.out, out),
+          .lse = front(whole.lse, sums),
+          .max_logits = front(whole.max_logits, sums)};
+}
+
+// With lists in test memory, and the inverse RoPE where the shape wants it.
+inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outputs& whole) {
+  SparseMlaArgs args = random_sparse_mla(arena, rng, shape, whole);
+  args.window = make_list(arena, rng, shape, shape.window, 64);
+  args.compressed = make_list(arena, rng, shape, shape.compressed, 3);
   if (shape.rope_pairs > 0) {
     const TensorView positions = arena.input(DType::kI32, {shape.t, shape.s_q});
     const TensorView freqs = arena.input(DType::kF32, {shape.rope_pairs});

@@ -12,7 +12,9 @@
 #include "dsv4/base/error.h"
 #include "dsv4/cpu/math-inl.h"
 #include "dsv4/cpu/matmul.h"
+#include "dsv4/formats/float16.h"
 #include "dsv4/formats/index_layout.h"
+#include "dsv4/formats/ue8m0.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv4::indexer_kernel::cpu::HWY_NAMESPACE {

@@ -5,6 +5,8 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/formats/e2m1.h"
+#include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/parts/indexer/indexer.h"
 
 namespace dsv4::indexer_kernel::cuda {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/formats/pack_index_key.h"
 #include "dsv4/ops/parts/indexer/indexer.h"
 #include "tests/harness/fill.h"
 

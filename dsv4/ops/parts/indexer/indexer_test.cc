@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "dsv4/base/error.h"
+#include "dsv4/formats/float16.h"
 #include "dsv4/ops/parts/indexer/indexer_case.h"
 #include "tests/harness/op_check.h"
 

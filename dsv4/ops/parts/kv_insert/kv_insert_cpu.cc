@@ -9,6 +9,7 @@
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/finite.h"
+#include "dsv4/formats/pack_kv_entry.h"
 
 namespace dsv4::kv_insert_kernel::cpu {
 namespace {

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
+#include "dsv4/formats/pack_index_key.h"
+#include "dsv4/formats/pack_kv_entry.h"
 #include "dsv4/ops/parts/kv_insert/kv_insert_case.h"
 #include "tests/harness/op_check.h"
 

@@ -201,14 +201,14 @@ struct TwoFormats {
 
 // x: bf16; quantized: what the first clusters take. P: a TwoFormatsOf.
 template <class P = TwoFormatParams, class MakeMap>
-P make_two_format_params(const TwoFormats& pair, std::span<const Target> targets,
+P make_two_format_params(const TwoFormats& formats, std::span<const Target> targets,
                          const ConstTensorView& x, const Activations& quantized,
                          const MakeMap& make_map) {
   P params;
-  set_activations(params.q8, pair.q8.format, quantized, pair.split.q8, pair.q8.k, pair.tokens,
-                  make_map);
-  set_activations(params.bf16, Format::kBf16, Activations{.x = x}, pair.split.bf16, pair.bf16.k,
-                  bf16_tokens(pair.tokens), make_map);
+  set_activations(params.q8, formats.q8.format, quantized, formats.split.q8, formats.q8.k,
+                  formats.tokens, make_map);
+  set_activations(params.bf16, Format::kBf16, Activations{.x = x}, formats.split.bf16,
+                  formats.bf16.k, bf16_tokens(formats.tokens), make_map);
   int q8 = 0, bf16 = 0, q8_tiles = 0, bf16_tiles = 0;
   for (const Target& target : targets) {
     const bool first = TwoFormats::takes_q8(target);

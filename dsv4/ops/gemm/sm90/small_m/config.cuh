@@ -138,7 +138,7 @@ struct Memory {
   __device__ float* x_scale() const { return reinterpret_cast<float*>(base + at.x_scale); }
   // What the prologue keeps.
   __device__ float* prologue() const { return reinterpret_cast<float*>(base + at.prologue); }
-  // Partial sums sent to this CTA: [ranks][pairs of this rank][64 rows], a pair of tokens each.
+  // Partial sums sent to this CTA: [ranks][token pairs of this rank][64 rows].
   __device__ float2* exchange(int buffer) const {
     return reinterpret_cast<float2*>(base + at.exchange + buffer * at.exchange_bytes);
   }

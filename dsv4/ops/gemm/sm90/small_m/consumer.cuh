@@ -150,7 +150,7 @@ class Consumer {
       : params_(params),
         memory_(memory),
         share_(share),
-        pairs_((tokens + 1) / 2),
+        token_pairs_((tokens + 1) / 2),
         thread_(static_cast<int>(threadIdx.x)),
         product_(params, memory, share) {}
 
@@ -171,21 +171,23 @@ class Consumer {
 
   // Sends the sums of the tile to their owners.
   __device__ void send() {
-    send_sums(memory_, params_.split, share_, acc_, pairs_, sent_++, thread_);
+    send_sums(memory_, params_.split, share_, acc_, token_pairs_, sent_++, thread_);
   }
-  // Waits for the next tile in the order of send(). own_pairs(), pair_of() and sum() are what this
-  // rank then has of it.
+  // Waits for the next tile in the order of send(). own_token_pairs(), token_pair_of() and
+  // sum() are what this rank then has of it.
   __device__ void receive() { wait_for_sums(memory_, params_.split, received_++); }
   // The sums of the tile `back` tiles ago have been read, and ranks may send another one there.
   __device__ void free_exchange(int back) {
     gemm::free_exchange(memory_, params_.split, received_ - 1 - back, thread_);
   }
-  // Pairs of tokens that this rank owns, of those that exist.
-  __device__ int own_pairs() const {
-    return Layout::pairs_of_rank(2 * (pairs_ - share_.rank), params_.split.rank_bits);
+  // Token pairs that this rank owns, of those that exist.
+  __device__ int own_token_pairs() const {
+    return Layout::token_pairs_of_rank(2 * (token_pairs_ - share_.rank), params_.split.rank_bits);
   }
-  __device__ int pair_of(int own) const { return (own << params_.split.rank_bits) + share_.rank; }
-  // A row of the pair `own` in the tile `back` tiles ago, 0 or 1.
+  __device__ int token_pair_of(int own) const {
+    return (own << params_.split.rank_bits) + share_.rank;
+  }
+  // A row of the token pair `own` in the tile `back` tiles ago, 0 or 1.
   __device__ float2 sum(int back, int own, int row) const {
     return add_ranks(memory_, params_.split, received_ - 1 - back, own, row);
   }
@@ -194,7 +196,7 @@ class Consumer {
   const P& params_;
   const Memory<C>& memory_;
   const Share& share_;
-  const int pairs_, thread_;
+  const int token_pairs_, thread_;
   sm90::RingCursor ring_;
   int sent_ = 0, received_ = 0;
   float acc_[C::kSums];

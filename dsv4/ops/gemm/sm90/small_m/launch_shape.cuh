@@ -3,7 +3,7 @@
 #pragma once
 
 #include "dsv4/device/launch.cuh"
-#include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/call.cuh"
 
 namespace dsv4::gemm {
 
@@ -16,19 +16,19 @@ inline LaunchShape launch_shape(const Shape& shape, const Split& split, int toke
           .pdl = true};
 }
 
-inline LaunchShape launch_shape(const TwoFormats& pair) {
-  return {.grid = pair.ctas(),
+inline LaunchShape launch_shape(const TwoFormats& formats) {
+  return {.grid = formats.ctas(),
           .block = kThreads,
-          .grid_y = ceil_div(pair.q8.tokens, pair.tokens),
-          .shared = pair.shared(),
-          .cluster = pair.split.q8.ranks(),
+          .grid_y = ceil_div(formats.q8.tokens, formats.tokens),
+          .shared = formats.shared(),
+          .cluster = formats.split.q8.ranks(),
           .pdl = true};
 }
 
 // The grid of boundary_kernel has one cluster more.
-inline LaunchShape launch_shape_with_boundary(const TwoFormats& pair) {
-  LaunchShape shape = launch_shape(pair);
-  shape.grid += pair.split.q8.ranks();
+inline LaunchShape launch_shape_with_boundary(const TwoFormats& formats) {
+  LaunchShape shape = launch_shape(formats);
+  shape.grid += formats.split.q8.ranks();
   return shape;
 }
 

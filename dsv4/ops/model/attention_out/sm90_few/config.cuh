@@ -28,7 +28,7 @@ struct StoreQ8 {
     const int back = lane < kWarp / 2 ? 1 : 0;  // the tile of this lane's rows
     const int row = lane * kLaneRows % gemm::kTileRows;
     const int column = tile.row - gemm::kTileRows;  // of u, first of the group
-    for (int own = warp; own < consumer.own_pairs(); own += gemm::kConsumers / kWarp) {
+    for (int own = warp; own < consumer.own_token_pairs(); own += gemm::kConsumers / kWarp) {
       float even[kLaneRows], odd[kLaneRows];
 #pragma unroll
       for (int i = 0; i < kLaneRows; ++i) {
@@ -36,7 +36,7 @@ struct StoreQ8 {
         even[i] = to_float(from_float<bf16>(sum.x));
         odd[i] = to_float(from_float<bf16>(sum.y));
       }
-      const int token = 2 * consumer.pair_of(own);
+      const int token = 2 * consumer.token_pair_of(own);
       store(even, first_token + token, column, lane);
       if (token + 1 < tokens) store(odd, first_token + token + 1, column, lane);
     }

@@ -6,6 +6,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/sm90/limits.h"
 #include "dsv4/ops/model/hc_boundary/sm90_few/params.cuh"
 
 namespace dsv4::hc_boundary_kernel::sm90_many {
@@ -34,7 +35,7 @@ struct PostMixShared {
   float4 factors[kStages][kStep][kFactors];
   ptx::Mbarrier loaded[kStages][kMixWarps], tile_full, tile_empty;
 };
-static_assert(sizeof(PostMixShared) <= 227 << 10);
+static_assert(sizeof(PostMixShared) <= sm90::kMaxSmem);
 
 // Bytes from the start of a slice to chunk `chunk` (8 values) of row `row`.
 __device__ inline int swizzled(int row, int chunk) {

@@ -61,9 +61,9 @@ struct InputTargets {
             {args.gate, temporaries.logits}} {}
 };
 
-inline gemm::TwoFormats pair_of_inputs(const MoeArgs& args, const InputTargets& targets,
-                                       int num_sms, int prologue_bytes = 0,
-                                       bool by_columns = false) {
+inline gemm::TwoFormats formats_of_inputs(const MoeArgs& args, const InputTargets& targets,
+                                          int num_sms, int prologue_bytes = 0,
+                                          bool by_columns = false) {
   const auto shape_of = [&](gemm::Format format) {
     gemm::Shape shape = gemm::TwoFormats::shape_of(format, targets.all, args.x.dim(0),
                                                    args.x.dim(1), prologue_bytes, by_columns);
@@ -77,11 +77,11 @@ inline gemm::TwoFormats pair_of_inputs(const MoeArgs& args, const InputTargets& 
 
 // quantized: x as w1 and w3 take it.
 template <class MakeMap>
-InputParams make_input_params(const gemm::TwoFormats& pair, const MoeArgs& args,
+InputParams make_input_params(const gemm::TwoFormats& formats, const MoeArgs& args,
                               const InputTargets& targets, const Intermediates& temporaries,
                               const gemm::Activations& quantized, const MakeMap& make_map) {
   auto params =
-      gemm::make_two_format_params<InputParams>(pair, targets.all, args.x, quantized, make_map);
+      gemm::make_two_format_params<InputParams>(formats, targets.all, args.x, quantized, make_map);
   params.q8.hidden = temporaries.hidden.as<bf16>();
   params.q8.hidden_stride = temporaries.hidden.row_stride();
   params.q8.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;

@@ -22,11 +22,11 @@ struct StoreHidden {
   template <class Consumer>
   __device__ void operator()(const Consumer& consumer, const gemm::Tile& tile, int first_token,
                              int tokens) const {
-    for (int i = static_cast<int>(threadIdx.x); i < consumer.own_pairs() * gemm::kTileRows;
+    for (int i = static_cast<int>(threadIdx.x); i < consumer.own_token_pairs() * gemm::kTileRows;
          i += gemm::kConsumers) {
       const int own = i / gemm::kTileRows, row = i % gemm::kTileRows;
       const float2 gate = consumer.sum(1, own, row), up = consumer.sum(0, own, row);
-      const int token = 2 * consumer.pair_of(own);
+      const int token = 2 * consumer.token_pair_of(own);
       if (row >= tile.count) continue;
       store(tile.row + row, first_token + token, gate.x, up.x);
       if (token + 1 < tokens) store(tile.row + row, first_token + token + 1, gate.y, up.y);

@@ -17,21 +17,22 @@ bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
                               const InputTargets& targets, const Intermediates& temporaries) {
   Device& device = *context.device;
   const int64_t t = args.x.dim(0), d = args.x.dim(1);
-  const gemm::TwoFormats pair =
-      pair_of_inputs(args, targets, device.info().num_sms, gemm::boundary_bytes(t, d),
-                     context.need_batch_invariant);
-  if (reject_mix(context, args.boundary) != nullptr || gemm::reject_boundary(t, d, pair) != nullptr)
+  const gemm::TwoFormats formats =
+      formats_of_inputs(args, targets, device.info().num_sms, gemm::boundary_bytes(t, d),
+                        context.need_batch_invariant);
+  if (reject_mix(context, args.boundary) != nullptr ||
+      gemm::reject_boundary(t, d, formats) != nullptr)
     return false;
   const Scratch::Scope scope(device.workspace());
   const gemm::boundary::Params mixed = mix_boundary(context, args.boundary);
   if (device.is_dry_run()) return true;
   const gemm::WithBoundary<InputParams> params{
-      make_input_params(pair, args, targets, temporaries, {.x = args.x, .quantize = true},
+      make_input_params(formats, args, targets, temporaries, {.x = args.x, .quantize = true},
                         make_tma_map),
       mixed};
-  gemm::with_boundary_config(pair.q8.format, pair.tokens, [&](auto config) {
+  gemm::with_boundary_config(formats.q8.format, formats.tokens, [&](auto config) {
     launch(device, "moe_inputs with boundary", inputs_with_boundary_kernel<decltype(config)>(),
-           gemm::launch_shape_with_boundary(pair), params);
+           gemm::launch_shape_with_boundary(formats), params);
   });
   return true;
 }
@@ -46,12 +47,12 @@ void run_inputs(const Context& context, const MoeArgs& args, const Intermediates
   const Scratch::Scope scope(device.workspace());
   const gemm::Activations quantized = quantized_input(context, args.boundary, args.x);
   if (device.is_dry_run()) return;
-  const gemm::TwoFormats pair =
-      pair_of_inputs(args, targets, device.info().num_sms, 0, context.need_batch_invariant);
+  const gemm::TwoFormats formats =
+      formats_of_inputs(args, targets, device.info().num_sms, 0, context.need_batch_invariant);
   const InputParams params =
-      make_input_params(pair, args, targets, temporaries, quantized, make_tma_map);
-  gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
-    launch(device, "moe_inputs", inputs_kernel<decltype(config)>(), gemm::launch_shape(pair),
+      make_input_params(formats, args, targets, temporaries, quantized, make_tma_map);
+  gemm::with_q8_config(formats.q8.format, formats.tokens, [&](auto config) {
+    launch(device, "moe_inputs", inputs_kernel<decltype(config)>(), gemm::launch_shape(formats),
            params);
   });
 }

@@ -72,6 +72,7 @@ HWY_AFTER_NAMESPACE();
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
+#include "dsv4/formats/pack_kv_entry.h"
 
 namespace dsv4::sparse_mla_kernel::cpu {
 

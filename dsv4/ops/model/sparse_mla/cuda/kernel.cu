@@ -8,8 +8,9 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/model/sparse_mla/index_lists.cuh"
-#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
+#include "dsv4/formats/e4m3.h"
+#include "dsv4/formats/pack_kv_entry.h"
+#include "dsv4/ops/model/sparse_mla/make_index_lists.h"
 
 namespace dsv4::sparse_mla_kernel::cuda {
 namespace {

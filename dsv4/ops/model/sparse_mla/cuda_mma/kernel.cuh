@@ -22,6 +22,7 @@
 
 #include "dsv4/device/ptx/cp_async.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/device/sm90/limits.h"
 #include "dsv4/ops/model/sparse_mla/cuda_mma/products.cuh"
 
 namespace dsv4::sparse_mla_kernel::cuda_mma {
@@ -48,7 +49,7 @@ struct Params {
 
 // exp(scale (s - row_max)).
 __device__ inline float exp_scaled(float s, float row_max, float scale) {
-  return exp2f((s - row_max) * (scale * 1.4426950408889634f));
+  return exp2f((s - row_max) * (scale * sm90::kLog2E));
 }
 
 // --- softmax ---

@@ -3,7 +3,7 @@
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/model/sparse_mla/cuda_mma/kernel.cuh"
-#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
+#include "dsv4/ops/model/sparse_mla/make_index_lists.h"
 
 namespace dsv4::sparse_mla_kernel::cuda_mma {
 namespace {

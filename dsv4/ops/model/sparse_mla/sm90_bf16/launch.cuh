@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "dsv4/ops/model/sparse_mla/make_index_lists.h"
 #include "dsv4/ops/model/sparse_mla/sm90_bf16/config.cuh"
 
 namespace dsv4::sparse_mla_kernel::sm90_bf16 {

@@ -6,6 +6,7 @@
 
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/sm90/limits.h"
 #include "dsv4/device/sm90/warpgroup.cuh"
 #include "dsv4/formats/kv_layout.h"
 #include "dsv4/ops/model/sparse_mla/index_lists.cuh"
@@ -13,9 +14,8 @@
 
 namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
-using sm90::kWarpgroup;
+using sm90::kMaxSmem, sm90::kWarpgroup;
 
-constexpr int kMaxSmem = 227 << 10;  // bytes of a CTA
 // Where dynamic shared memory starts in a CTA without static shared memory: after the bytes that
 // the system reserves. Because it is fixed, matrix descriptors are compile-time constants.
 constexpr uint32_t kSmemBase = 1024;

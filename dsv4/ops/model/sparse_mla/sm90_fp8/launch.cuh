@@ -7,6 +7,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/device/sm90/online_softmax.cuh"
+#include "dsv4/ops/model/sparse_mla/make_index_lists.h"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/config.cuh"
 
 namespace dsv4::sparse_mla_kernel::sm90_fp8 {

@@ -11,6 +11,7 @@
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
+#include "dsv4/device/sm90/limits.h"
 #include "dsv4/ops/xattn/attention/sm90/config.cuh"
 
 namespace dsv4::block_sparse_attention_kernel::sm90 {
@@ -38,7 +39,7 @@ class Consumer {
         q_desc_(ptx::make_smem_desc_128B(ptx::smem_address(shared.q) + group_ * 64 * kPanelRow)),
         k_desc_(ptx::make_smem_desc_128B(ptx::smem_address(shared.k))),
         v_desc_(ptx::make_smem_desc_128B(ptx::smem_address(shared.v), C::kKeys * kPanelRow)),
-        scale_(params.scale * 1.4426950408889634f) {}
+        scale_(params.scale * dsv4::sm90::kLog2E) {}
 
   __device__ void run() {
     // The first turn is warpgroup 0's.

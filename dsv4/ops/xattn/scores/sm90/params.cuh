@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "dsv4/device/sm90/limits.h"
 #include "dsv4/device/tma_map.h"
 #include "dsv4/ops/xattn/scores/sm90/config.cuh"
 #include "dsv4/ops/xattn/scores/sm90/plan.h"
@@ -62,7 +63,7 @@ Params make_params(const XattnScoresArgs& args, float* partials, float* maxima,
       .table_stride = paged ? args.page_table.stride[0] : 0,
       .page_size = paged ? static_cast<int>(args.k.dim(1)) : 0,
       .box_groups = static_cast<int>(box_groups),
-      .scale = args.scale / static_cast<float>(args.stride) * 1.4426950408889634f,
+      .scale = args.scale / static_cast<float>(args.stride) * dsv4::sm90::kLog2E,
       .sums = args.sums.as<float>(),
       .partials = partials,
       .maxima = maxima,
