@@ -11,7 +11,7 @@
 #   soak       DSV4_RANKS_STEPS captured steps with random batches (20,000), equal to one rank's
 #   engine     answers, prefixes from the cache, host memory and the disk, a rank that throws or stalls
 #   faults     what a GPU that is not there says
-#   bench      decode and prefill of six layers of V4-Flash in FP4 on one GPU and on two; the whole model on two H200
+#   bench      an exchange beside NCCL's all-gather; decode and prefill of six layers of V4-Flash in FP4 on one GPU and on two; the whole model on two H200
 #
 # The exit status is the number of failures; the last line says "N passed, N failed".
 
@@ -73,6 +73,10 @@ for step in "${steps[@]}"; do
       check gpu-missing 15 refused "no GPU cuda:$gpus" run demo -p a -n 1 --gpus "0,$gpus"
       check gpus-mixed 15 refused "want GPUs alone" run demo -p a -n 1 --gpus cpu,0 ;;
     bench)
+      # 77: no torch, or one GPU.
+      if [ "$gpus" -gt 1 ] && python3 -c 'import torch' 2>/dev/null; then
+        check exchange-peer 120 python3 bench/peer_exchange.py --binary "$bin/dsv4" --out "$out/peer_exchange.json"
+      fi
       for where in 0 $two; do
         check "decode-6-$where" 120 "$bin/dsv4" bench decode --synthetic flash --experts mxfp4 --layers 6 \
           --batch 1,8,32 --gpus $where --json
