@@ -1,6 +1,9 @@
 #include "dsv4/quality/imatrix_collector.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "dsv4/base/error.h"
 #include "dsv4/cpu/rows.h"
@@ -75,6 +78,27 @@ void ImatrixCollector::add_linear(const OpCall& call) {
   }
 }
 
+namespace {
+
+// The expert that each pair of a token and a slot goes to.
+std::vector<int32_t> experts_of_pairs(const ExpertsArgs& args) {
+  const int64_t t = args.x.dim(0), k = slots(args);
+  std::vector<int32_t> ids(static_cast<size_t>(t * k), 0);
+  for (int64_t pair = 0; pair < t * k && !args.experts.empty(); ++pair)
+    ids[static_cast<size_t>(pair)] = args.experts.row<int32_t>(pair / k)[pair % k];
+  return ids;
+}
+
+// Pairs in the order of the experts, in which experts_hidden gives its rows (halves.h).
+std::vector<int64_t> pairs_by_expert(const std::vector<int32_t>& ids) {
+  std::vector<int64_t> pairs(ids.size());
+  std::iota(pairs.begin(), pairs.end(), 0);
+  std::ranges::stable_sort(pairs, {}, [&](int64_t pair) { return ids[static_cast<size_t>(pair)]; });
+  return pairs;
+}
+
+}  // namespace
+
 void ImatrixCollector::add_experts(const OpCall& call) {
   const ExpertsArgs* args = call.args_of(experts);
   if (args == nullptr || args->x.dim(0) == 0) return;
@@ -89,12 +113,14 @@ void ImatrixCollector::add_experts(const OpCall& call) {
                               .swiglu_limit = args->swiglu_limit,
                               .hidden = hidden});
   std::vector<float> x(static_cast<size_t>(args->x.dim(1))), h(static_cast<size_t>(inner));
-  for (int64_t pair = 0; pair < t * k; ++pair) {
-    const int64_t token = pair / k;
-    const int64_t e = args->experts.empty() ? 0 : args->experts.row<int32_t>(token)[pair % k];
-    const ExpertWeights& expert = args->stack.file()[static_cast<size_t>(e)];
-    cpu::load(args->x, token * args->x.row_stride(), std::ssize(x), x.data());
-    cpu::load(hidden, pair * inner, inner, h.data());
+  const std::vector<int32_t> ids = experts_of_pairs(*args);
+  const std::vector<int64_t> pairs = pairs_by_expert(ids);
+  for (int64_t row_of_h = 0; row_of_h < t * k; ++row_of_h) {
+    const int64_t pair = pairs[static_cast<size_t>(row_of_h)];
+    const ExpertWeights& expert =
+        args->stack.file()[static_cast<size_t>(ids[static_cast<size_t>(pair)])];
+    cpu::load(args->x, pair / k * args->x.row_stride(), std::ssize(x), x.data());
+    cpu::load(hidden, row_of_h * inner, inner, h.data());
     for (const auto& [weight, row] :
          {std::pair(&expert.w1, &x), std::pair(&expert.w3, &x), std::pair(&expert.w2, &h)})
       if (Sums* const sums = sums_of(*weight)) add_row(*sums, *row);
