@@ -44,6 +44,7 @@ class BenchModel {
   const Model& model() const { return *model_; }
   const Roofs& roofs() const { return roofs_; }
   Context context() const;
+  RankOptions ranks() const { return {.alone = options_.shard.has_value()}; }
   // The report before the results: model, device, peaks, seconds of each phase.
   nlohmann::ordered_json header() const;
   // Device memory allocated since before the weights were loaded, and the planned amount.

@@ -169,7 +169,7 @@ Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind&
                int64_t batch, int64_t context) {
   const Model& model = bench.model();
   const CacheLimits limits = limits_of(options, kind, batch, context);
-  Executor executor(model, bench.context(), limits);
+  Executor executor(model, bench.context(), limits, bench.ranks());
 #if DSV4_CUDA
   fill_all_caches(model, executor, options.seed);
 #endif
@@ -216,7 +216,7 @@ Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind&
 Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, int64_t context) {
   const Model& model = bench.model();
   const CacheLimits limits = limits_of(options, {}, batch, context);
-  Executor executor(model, bench.context(), limits);
+  Executor executor(model, bench.context(), limits, bench.ranks());
 #if DSV4_CUDA
   fill_all_caches(model, executor, options.seed);
 #endif
@@ -254,7 +254,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
 Json prefill_row(BenchModel& bench, const PrefillOptions& options, int64_t tokens) {
   const Model& model = bench.model();
   const CacheLimits limits = limits_of(options, tokens);
-  Executor executor(model, bench.context(), limits);
+  Executor executor(model, bench.context(), limits, bench.ranks());
   const std::vector<int32_t> ids = random_tokens(model, tokens, options.seed);
   const auto read = [&](SeqId seq, int64_t count) {
     for (int64_t first = 0; first < count; first += limits.max_batch_tokens) {

@@ -72,7 +72,7 @@ class DeviceTransfer final : public Transfer {
 class DeviceRunner : public Runner {
  public:
   DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits,
-               DeviceRanks* ranks);
+               DeviceRanks* ranks, bool alone);
   ~DeviceRunner() override;
 
   Memory& memory() override { return device_.memory(); }
@@ -147,7 +147,7 @@ class DeviceRunner : public Runner {
 };
 
 DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits,
-                           DeviceRanks* ranks)
+                           DeviceRanks* ranks, bool alone)
     : device_(*context.device),
       model_(model),
       ranks_(ranks),
@@ -159,7 +159,9 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       list_mirror_(DType::kU8, {workspace_.lists}, device_.memory()),
       sampler_(device_, sample_layout(model.config(), limits)),
       copy_stream_(device_) {
-  if (ranks_ == nullptr && !model.id().whole()) alone_.emplace(device_, model.id());
+  DSV4_CHECK(ranks_ != nullptr || alone || model.id().whole(), "rank {} of {} without the others",
+             model.id().rank, model.id().world);
+  if (alone) alone_.emplace(device_, model.id());
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);
   // A step of several ranks allocates and loads nothing: what waits for a GPU would wait for all of
@@ -313,8 +315,9 @@ std::unique_ptr<Transfer> DeviceRunner::start_copy(std::span<const CopyPiece> pi
 }  // namespace
 
 std::unique_ptr<Runner> make_device_runner(const Model& model, const Context& context,
-                                           const CacheLimits& limits, DeviceRanks* ranks) {
-  return std::make_unique<DeviceRunner>(model, context, limits, ranks);
+                                           const CacheLimits& limits, DeviceRanks* ranks,
+                                           bool alone) {
+  return std::make_unique<DeviceRunner>(model, context, limits, ranks, alone);
 }
 
 }  // namespace dsv4

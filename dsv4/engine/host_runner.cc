@@ -147,7 +147,8 @@ std::unique_ptr<Runner> make_runner(const Model& model, const Context& context,
                                     const CacheLimits& limits, const RankOptions& ranks) {
   if (!model.others().empty()) return make_ranks_runner(model, context, limits, ranks);
 #if DSV4_CUDA
-  if (context.device != nullptr) return make_device_runner(model, context, limits);
+  if (context.device != nullptr)
+    return make_device_runner(model, context, limits, nullptr, ranks.alone);
 #endif
   DSV4_CHECK(context.device == nullptr, "this build runs on the {} only", "host");
   return std::make_unique<HostRunner>(model, context, limits);

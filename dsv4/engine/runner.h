@@ -122,16 +122,19 @@ struct RankOptions {
   std::chrono::milliseconds limit{10000};
   // Called by every rank before each of its steps; for tests.
   std::function<void(ShardId, int64_t step)> before_step;
+  // For benchmarks, on a GPU: one rank without its peers, whose exchanges are copies of its own
+  // values (comm/local_copies.h). What it computes means nothing.
+  bool alone = false;
 };
 
 // On context.device and those of the other ranks, or on the host when there is none.
 std::unique_ptr<Runner> make_runner(const Model& model, const Context& context,
                                     const CacheLimits& limits, const RankOptions& ranks = {});
 // CUDA builds. ranks: of a rank of several, what it exchanges values through; its steps are
-// enqueued in DeviceRanks::step(). Without, a part of a model runs with copies of its own values in
-// the place of exchanges: for benchmarks.
+// enqueued in DeviceRanks::step(). alone: as RankOptions; without either, the model is whole.
 std::unique_ptr<Runner> make_device_runner(const Model& model, const Context& context,
-                                           const CacheLimits& limits, DeviceRanks* ranks = nullptr);
+                                           const CacheLimits& limits, DeviceRanks* ranks = nullptr,
+                                           bool alone = false);
 std::unique_ptr<Runner> make_device_ranks_runner(const Model& model, const Context& context,
                                                  const CacheLimits& limits,
                                                  const RankOptions& ranks);

@@ -153,6 +153,10 @@ TEST_F(CliBench, BenchUsageErrors) {
   expect_error("bench link --device cpu", "between host memory and a GPU: give --device cuda");
   expect_error("bench link --device cpu,cpu", "one device, not cpu,cpu");
   expect_error("bench link --ctas 0", "--ctas");
+  expect_error("bench exchange --device cpu", "bench exchange needs several GPUs");
+  for (const char* shard : {"2/2", "-1/2", "0/9", "0", "0/2x", "a/b"})
+    expect_error(std::string("bench decode --synthetic flash --shard=") + shard, "want R/N");
+  expect_error("bench decode demo --device cpu --shard 0/2", "a rank of a --synthetic model");
   expect_error("bench prefill demo --layers 2", "require --synthetic");
   expect_error("bench decode demo --routing zipf:1", "require --synthetic");
   expect_error("bench decode demo --trace file.json --steps 1 --context 64", "no trace");

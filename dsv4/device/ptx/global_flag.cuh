@@ -33,8 +33,8 @@ __device__ inline void raise_flag(int64_t* flag, int64_t value) {
 }
 
 // Waits until the flag is at least `least`; an acquire at system scope. Gives up and returns false
-// when *stop is not 0, or after that many nanoseconds. A look at *stop, in host memory, takes an
-// H200 20 us, during which the flag is not seen: it comes after some milliseconds of polls only.
+// when *stop is not 0, or after that many nanoseconds. *stop may be in host memory, where reading it
+// takes an H200 20 us in which the flag is not seen, so it is read every few milliseconds only.
 __device__ inline bool wait_for_flag(const int64_t* flag, int64_t least, const int64_t* stop,
                                      int64_t nanoseconds) {
   constexpr int kPollsBetweenChecks = 8192;
