@@ -44,6 +44,14 @@ check() { # check NAME SECONDS COMMAND ...
   free_again "$name"
 }
 
+# JSON as bench/results has it.
+report() { # report NAME ARGUMENTS ... of dsv4 bench
+  local name=$1
+  shift
+  check "$name" 240 "$bin/dsv4" bench "$@"
+  grep '^{' "$out/$name.log" > "$out/$name.json" || true
+}
+
 # No process of ours may keep memory of a GPU.
 free_again() { # free_again NAME
   local used
@@ -85,7 +93,12 @@ for step in "${steps[@]}"; do
       done
       # 73.3 GiB of weights on each GPU.
       if [ "$gpus" -gt 1 ] && [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -1)" -gt 90000 ]; then
-        check decode-flash 240 "$bin/dsv4" bench decode --synthetic flash --experts mxfp4 --batch 1,8,32 --gpus 2 --json
+        flash=(--synthetic flash --gpus 2 --json) fp4=(--experts mxfp4)
+        report ranks_fp4 decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32,64
+        report ranks_fp4_det decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32 --deterministic
+        report ranks_k3 decode "${flash[@]}" --experts k3-e4m3 --batch 1,8,32
+        report ranks_prefill prefill "${flash[@]}" "${fp4[@]}" --tokens 8192
+        report ranks_shard_fp4 decode --synthetic flash "${fp4[@]}" --batch 1,8,32 --shard 0/2 --device cuda --ops --json
       fi ;;
     *) echo "no step $step"; failed=$((failed + 1)) ;;
   esac
