@@ -33,7 +33,7 @@ __device__ inline void raise_flag(int64_t* flag, int64_t value) {
 }
 
 // Waits until the flag is at least `least`; an acquire at system scope. Gives up and returns false
-// when *stop is not 0, or after that many nanoseconds. *stop may be in host memory, where reading it
+// when *stop is not 0, or after that many nanoseconds. *stop may be in host memory, where a read
 // takes an H200 20 us in which the flag is not seen, so it is read every few milliseconds only.
 __device__ inline bool wait_for_flag(const int64_t* flag, int64_t least, const int64_t* stop,
                                      int64_t nanoseconds) {
