@@ -28,7 +28,9 @@ Engine::Batch Engine::make_batch(const Schedule& plan) {
   int64_t spare_rows = max_scored_tokens(plan, running);  // besides one for each request
   for (const Schedule::Chunk& chunk : plan.chunks) {
     Request& request = *running[chunk.request];
-    int64_t count = chunk.count;
+    // A request that began in this step may have found more than its plan knew: another one that
+    // began before it brought a prefix back from host memory or the disk.
+    int64_t count = std::min(chunk.count, request.length() - request.cached);
     if (request.scoring()) {
       count = std::min(count, 1 + spare_rows);
       spare_rows -= count - 1;

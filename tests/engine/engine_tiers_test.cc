@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <map>
+#include <thread>
 
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/rng.h"
@@ -197,6 +199,38 @@ TEST_P(EngineTiers, DamagedUnitsAreMissesAndNoOtherTokens) {
     EXPECT_EQ(cached_tokens(engine, text, sampled(3, 1)), 0) << "byte " << at;
     EXPECT_EQ(engine.stats().units.bad_files, 1) << "byte " << at;
   }
+}
+
+// Two requests begin in one step. The plan of the second knows of no prefix, because its lookups are
+// over; the first brings the prefix of both back into the cache.
+TEST_P(EngineTiers, APrefixThatComesBackInTheStepOfItsSecondUser) {
+  constexpr int64_t kStored = 2 * kStep;
+  const std::vector<int32_t> text = random_ids(300, 1);
+  const std::vector<int32_t> first = join(text, random_ids(3, 2)), second = join(text, {1, 2});
+  {
+    Engine engine(model_, options(true));
+    EXPECT_EQ(cached_tokens(engine, text, sampled(3, 1)), 0);
+  }
+  EngineOptions impatient = options(true);
+  impatient.longest_load = std::chrono::milliseconds(0);
+  impatient.max_batch_tokens = 200;
+  impatient.checkpoint_interval = impatient.max_tokens;  // or the long prompt ends its chunks there
+  Engine engine(model_, impatient);
+  Answers sink;
+  engine.submit(random_ids(2 * impatient.max_batch_tokens + 1, 3), sampled(3, 3), sink);
+  const RequestId late = engine.submit(second, sampled(3, 4), sink);
+  engine.step();  // the long prompt takes all of it, and the second request gives its unit up
+  for (int i = 0; i < 1000 && engine.stats().units.ram_units == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  GenerateParams urgent = sampled(3, 5);
+  urgent.priority = 1;
+  const RequestId early = engine.submit(first, urgent, sink);
+  finish(engine);
+  EXPECT_EQ(sink.cached[early], kStored);
+  EXPECT_EQ(sink.cached[late], kStored) << "what the other one brought";
+  EXPECT_EQ(engine.stats().disk_tokens + engine.stats().ram_tokens, kStored);
+  EXPECT_EQ(sink.tokens[early], alone(first, urgent));
+  EXPECT_EQ(sink.tokens[late], alone(second, sampled(3, 4)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineTiers, testing::ValuesIn(test::kModels),
