@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -169,10 +170,17 @@ Plans& plans() {
   return all;
 }
 
+std::atomic<bool> refused = false;
+
 }  // namespace
+
+void lt_refuse_all() {
+  refused = true;
+}
 
 // A dry run has no GPU to ask: it counts as one that has an algorithm.
 const char* lt_reject(Device& device, const LtShape& shape) {
+  if (refused) return "ranks share a GPU, and loading its kernels would wait for another rank";
   if (device.is_dry_run()) return nullptr;
   if (!library().complete) return "libcublasLt.so.13 is not installed";
   return plans().plan(device.info().ordinal, shape).found ? nullptr
@@ -180,7 +188,7 @@ const char* lt_reject(Device& device, const LtShape& shape) {
 }
 
 void lt_prepare(Device& device) {
-  if (device.is_dry_run() || !library().complete) return;
+  if (refused || device.is_dry_run() || !library().complete) return;
   constexpr int64_t kSide = 512;
   Scratch& scratch = device.workspace();
   for (const DType operands : {DType::kBF16, DType::kE4M3}) {

@@ -45,6 +45,10 @@ const char* lt_reject(Device& device, const LtShape& shape);
 // Loads the library and its kernels by small products, and waits. Loading takes seconds and may
 // wait for kernels that run, so no step for which other GPUs wait may be the first to need it.
 void lt_prepare(Device& device);
+// From now on lt_reject() refuses every product of this process, for ranks that share a GPU: the
+// library loads a kernel when a shape first needs it, which would wait for a kernel of another rank
+// that waits for this one.
+void lt_refuse_all();
 // Enqueues the product on the device's stream; takes its workspace from the device's.
 void lt_matmul(Device& device, const LtShape& shape, const LtPointers& pointers);
 

@@ -11,6 +11,7 @@
 #include "dsv4/engine/device_memory.h"
 #include "dsv4/engine/device_model.h"
 #if DSV4_CUDA
+#include "dsv4/device/cublas_lt.h"
 #include "dsv4/device/current_device.h"
 #endif
 
@@ -85,6 +86,9 @@ void check_ranks(const std::vector<std::string>& names) {
 void prepare_shared_gpus() {
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+#if DSV4_CUDA
+  lt_refuse_all();
+#endif
 }
 
 namespace {
