@@ -201,8 +201,8 @@ TEST_P(EngineTiers, DamagedUnitsAreMissesAndNoOtherTokens) {
   }
 }
 
-// Two requests begin in one step. The plan of the second knows of no prefix, because its lookups are
-// over; the first brings the prefix of both back into the cache.
+// Two requests begin in one step. The plan of the second knows of no prefix, because its lookups
+// are over; the first brings the prefix of both back into the cache.
 TEST_P(EngineTiers, APrefixThatComesBackInTheStepOfItsSecondUser) {
   constexpr int64_t kStored = 2 * kStep;
   const std::vector<int32_t> text = random_ids(300, 1);

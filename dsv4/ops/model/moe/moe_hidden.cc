@@ -18,10 +18,14 @@ constexpr Impl<MoeHiddenArgs> kTable[] = {
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
     {"parts", Arch::kCuda, true, accept_all<MoeHiddenArgs>, parts::run},
 #endif
-    {"parts", Arch::kCpu, true, accept_all<MoeHiddenArgs>, parts::run},
+    {"parts", Arch::kCpu, true, parts::reject, parts::run},
 };
 
 namespace parts {
+
+const char* reject(const Context&, const MoeHiddenArgs& args) {
+  return args.routed.is_image() ? "kernel images of experts" : nullptr;
+}
 
 void run(const Context& context, const MoeHiddenArgs& args) {
   if (is_given(args.boundary)) hc_boundary(context, args.boundary);
