@@ -19,11 +19,11 @@ def give_up_after(seconds):
 
 
 class Server:
-    """A server on a free port of loopback, ready to answer. `environment`: more variables; `how`: of the child
-    process."""
+    """A server on a free port of loopback, ready to answer. `model`: None where the options have it; `environment`: more variables;
+    `how`: of the child process."""
 
     def __init__(self, binary, *options, model="demo", environment=None, **how):
-        self.process = subprocess.Popen([binary, "serve", model, "--port", "0", *options], stderr=subprocess.PIPE,
+        self.process = subprocess.Popen([binary, "serve", *([model] if model else []), "--port", "0", *options], stderr=subprocess.PIPE,
                                         text=True, env=os.environ | (environment or {}), **how)
         atexit.register(self.process.kill)  # where the script fails
         self.port, lines, self.log = None, [], []  # log: its entries until it was ready
