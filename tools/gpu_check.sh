@@ -162,8 +162,12 @@ BUDGETS
       bench decode_traced decode "${flash[@]}" --batch 1 --context 4096 --trace "$out/decode_trace.json"
       bench decode_deterministic decode "${flash[@]}" --deterministic --batch 1,8,32 --context 4096
       bench rounds_lookup decode "${flash[@]}" --draft-tokens 0,1,2,3,7 --accept 0.9 --steps 128
-      bench rounds_mtp decode "${flash[@]}" --speculate mtp --draft-tokens 0,1,2,3 --accept 0.79,0.61,0.46 --batch 1,8 --steps 128
-      bench rounds_dspark decode "${flash[@]}" --speculate dspark --draft-tokens 0,1,3,5 --accept 0.86,0.8,0.77,0.66,0.89 --batch 1,8 --steps 128
+      # Acceptance as published for answers that think, and for those that do not.
+      rounds=(decode "${flash[@]}" --steps 128)
+      bench rounds_mtp "${rounds[@]}" --speculate mtp --draft-tokens 0,1,2,3 --accept 0.79,0.61,0.46 --batch 1,8
+      bench rounds_mtp_direct "${rounds[@]}" --speculate mtp --draft-tokens 0,1,2,3 --accept 0.92,0.75,0.52
+      bench rounds_dspark "${rounds[@]}" --speculate dspark --draft-tokens 0,1,3,5 --accept 0.86,0.8,0.77,0.66,0.89 --batch 1,8
+      bench rounds_dspark_direct "${rounds[@]}" --speculate dspark --draft-tokens 0,5 --accept 0.93,0.89,0.86,0.89,0.67
       bench decode_dense_k5 decode "${flash[@]}" --dense k5-e4m3 --batch 1,8 --context 4096
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
       bench prefill_8192 prefill "${flash[@]}" --tokens 8192,65536 --chunk 8192

@@ -32,15 +32,26 @@ def predicted(report, result, budget):
     return step_with_all(whole, layers, batch) + 1e3 * layers * distinct * outside * expert_bytes / LINK
 
 
+def with_popular_experts(budget, batch):
+    """Tokens a second where few experts are popular, if that ran."""
+    path = RESULTS / f"gpu-h200/store_{budget[0]}_zipf.json"
+    results = read(path)["results"] if path.exists() else []
+    return next((rate(result["tokens_per_second"]) for result in results if result["batch"] == batch), "")
+
+
+def rate(tokens):
+    return f"{tokens:,.{1 if tokens < 100 else 0}f}"
+
+
 def line_of(report, result, budget):
     store = result["experts_in_host_memory"]
     first = [budget[1], percent(store["resident"] / store["experts"])]
     if "batch" not in result:
         link = f"{store['link_bytes_per_s'] / 1e9:.1f}"
         return row(*first, f"prompt of {thousands(result['tokens'])}, steps of {thousands(result['chunk'])}",
-                   f"{result['tokens_per_second']:,.0f}", "", "", "", f"{store['link_bytes_per_step'] / GIB:.1f}", link)
+                   f"{result['tokens_per_second']:,.0f}", "", "", "", "", f"{store['link_bytes_per_step'] / GIB:.1f}", link)
     return row(*first, f"{result['batch']} sequence{'s' if result['batch'] > 1 else ''}",
-               f"{result['tokens_per_second']:.{1 if result['tokens_per_second'] < 100 else 0}f}",
+               rate(result["tokens_per_second"]), with_popular_experts(budget, result["batch"]),
                f"{result['ms_per_step']:.1f}", f"{predicted(report, result, budget):.1f}",
                percent(store["hit_rate"]), f"{store['link_bytes_per_step'] / GIB:.2f}", f"{store['link_bytes_per_s'] / 1e9:.1f}")
 
@@ -65,7 +76,8 @@ def wanted():
     text = [f"{first['device']}, synthetic models with all layers, uniform random routing, a context of 4K. *Found*: chosen experts "
             "that were in GPU memory; the link's bytes and rate are those of a step. *Plan*: what `dsv4 plan` says of the link, at "
             f"{LINK / 1e9:.0f} GB/s, and the step of a GPU with all experts. 78 and 24 GiB are emulated on the H200 by `--gpu-memory`: such cards have "
-            "less bandwidth and other links, and none has run this.", "",
-            *table("experts, limit | resident | step | tokens/s | ms | plan | found | GiB a step over the link | GB/s", *(
+            "less bandwidth and other links, and none has run this. *Zipf*: tokens/s where the expert of rank r is chosen by 1/r^0.88 "
+            "(`--routing zipf:0.88`), the popularity that was published; the other columns are of uniform routing.", "",
+            *table("experts, limit | resident | step | tokens/s | zipf | ms | plan | found | GiB a step over the link | GB/s", *(
                 line_of(report, result, budget) for budget, report in reports for result in report["results"])), "", beside_the_plan(reports)]
     return {PAGE: with_blocks(PAGE, store="\n".join(text))}

@@ -217,6 +217,33 @@ def ratio_rows(gpu):
                   in_unit(r["ours"], r["unit"]), f"{r['ratio']:.2f}")
 
 
+# A server under the load of stock clients.
+
+# Total tokens/s of one GPU that others published for the same load, 8192 / 1024: clients, what ran, tokens/s, where.
+SGLANG = ("SGLang 0.5.16 on 4x H200, FP4, DSpark", "sglang #33109, 2026-07-31")
+PUBLISHED = ((1, SGLANG, 606), (16, SGLANG, 2538), (64, SGLANG, 2994), (256, SGLANG, 4872),
+             (32, ("vLLM on 8x H100 (11,361 of all eight)", "lambda.ai, its page of the model"), 1420))
+
+
+def serving_row(r):
+    return row(f"{thousands(r['prompt'])} / {thousands(r['answer'])}", r["clients"], f"{r['total_tokens_per_second']:,.0f}",
+               f"{r['tokens_per_second']:,.0f}", f"{r['ttft_seconds']['p50']:.2f} s", f"{r['ttft_seconds']['p99']:.2f} s",
+               f"{1000 * r['tpot_seconds']['p50']:.1f} ms", r["watts"])
+
+
+def serving_section(gpu):
+    """serving.json of tools/measure_serving.py."""
+    report = gpu["serving"]
+    return ["", f"`dsv4 serve` on one {report['device']} with random weights of V4-Flash, experts {report['experts']}, under the load that stock clients make "
+            "(`tools/measure_serving.py`: definitions and options). Prompts are random ids, so no prefix is found; total tokens are those of prompts and answers. "
+            "Every client sends its first request at once, so times to the first token hold a queue of prompts:", "",
+            *table("prompt / answer | clients | total tokens/s | output tokens/s | first token, median | 99 % | time per output token | watts",
+                   *map(serving_row, report["results"])), "",
+            "What others published for prompts of 8,192 and answers of 1,024 tokens, per GPU. They ran the released weights, with experts in FP4 and, "
+            "at SGLang, speculation; ours are random weights with 3-bit experts and no speculation. So this compares engines, not answers:", "",
+            *table("clients | what ran | total tokens/s and GPU | published in", *(row(clients, what, f"{rate:,}", where) for clients, (what, where), rate in PUBLISHED))]
+
+
 # Pages.
 
 
@@ -230,6 +257,7 @@ def summary_page(cpus, gpus, pages):
         lines += ["", "Sparse attention against FlashMLA, graphs of 20 calls over random indices (`bench/peer_sparse_mla.py`; ratio: peer over "
                   "ours in time):", "",
                   *table("GPU | | case | FlashMLA | ours | ratio", *(line for gpu in with_peer for line in ratio_rows(gpu)))]
+    lines += [line for gpu in gpus if "serving" in gpu for line in serving_section(gpu)]
     return [*lines, "", *(line for cpu in cpus for line in cpu_summary(cpu)), "",
             "Where the time of a decode step goes: [decode-step.md](decode-step.md). What low-bit weights lose: [quality.md](quality.md)."]
 

@@ -27,5 +27,6 @@ def wanted():
              f"A prompt of {thousands(prompt['tokens'])} in steps of {thousands(prompt['chunk'])}, FP4: {prompt['tokens_per_second']:,.0f} tokens/s."]
     exchanges = report("ranks_exchange")["results"]
     sizes = table(" | ".join(["KiB of a tensor", *(str(one["bytes"] // 1024) for one in exchanges)]),
-                  row("us", *(f"{one['us']:.1f}" for one in exchanges)))
+                  row("us", *(f"{one['us']:.1f}" for one in exchanges)),
+                  *([row("all-gather of NCCL, us", *(f"{one['nccl_us']:.1f}" for one in exchanges))] if "nccl_us" in exchanges[0] else []))
     return {PAGE: with_blocks(PAGE, ranks="\n".join(steps), exchange="\n".join(sizes))}

@@ -3,7 +3,7 @@
 from common import RESULTS, read, row, table, with_blocks
 
 PAGE = "docs/speculation.md"
-DRAFTS_FROM = {"lookup": "for nothing", "mtp": "the block", "dspark": "DSpark"}
+DRAFTS_FROM = {"mtp": "the block", "mtp_direct": "the block", "dspark": "DSpark", "dspark_direct": "DSpark", "lookup": "for nothing"}
 
 
 def accepted(round_):
@@ -26,7 +26,7 @@ def rows_of(report, source):
 
 
 def wanted():
-    files = {source: RESULTS / f"gpu-h200/rounds_{source}.json" for source in ("mtp", "dspark", "lookup")}
+    files = {source: RESULTS / f"gpu-h200/rounds_{source}.json" for source in DRAFTS_FROM}
     reports = {source: read(file) for source, file in files.items() if file.exists()}
     first = reports["mtp"]
     text = [f"{first['device']}, synthetic V4-Flash, experts {first['experts']}, {first['layers']} layers, a context of 4K "
