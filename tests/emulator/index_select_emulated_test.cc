@@ -96,6 +96,7 @@ void check(IndexShape shape, int64_t k, bool all_equal = false) {
         const auto seed = static_cast<uint64_t>(i < 4 ? i : i + 1);
         if (i == 6) return run_emulated(args, exchanging<few::Many>(args), seed);
         if (i == 7) return run_emulated(args, exchanging<few::ManyWide>(args), seed);
+        if (i == 3) return run_emulated(args, gathering<few::FewOfMany>(args), seed);
         run_emulated(args, i % 2 == 0 ? gathering<few::Few>(args) : gathering<few::FewWide>(args),
                      seed);
       },

@@ -27,6 +27,7 @@ struct MoeCase {
   std::vector<ExpertWeights> shared;
   MoeArgs args;
   moe_kernel::sm90_few::Intermediates temporaries;
+  gemm::Activations x, hidden;  // Q8 of x, and a place for that of hidden values
 
   explicit MoeCase(const MoeScene& s) {
     Rng rng(static_cast<uint64_t>(s.t * 1000 + s.d + s.inner));
@@ -45,8 +46,36 @@ struct MoeCase {
         args, [&](DType dtype, std::initializer_list<int64_t> shape) {
           return arena.output(dtype, shape);
         });
+    x = codes_for(s.t, s.d), hidden = codes_for(s.t, s.inner);
+    quantize(args.x, x, 0, s.t);
+  }
+
+  // Q8 of rows first .. end - 1 of `from`.
+  static void quantize(const ConstTensorView& from, const gemm::Activations& to, int64_t first,
+                       int64_t end) {
+    const auto groups = to.x_scale.dim(1);
+    for (int64_t i = first * groups; i < end * groups; ++i) {
+      float values[gemm::kScaleColumns];
+      const bf16* const group =
+          from.row<bf16>(i / groups) + i % groups * int64_t{gemm::kScaleColumns};
+      for (int c = 0; c < gemm::kScaleColumns; ++c) values[c] = to_float(group[c]);
+      auto* const codes = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(to.x.data));
+      reinterpret_cast<uint8_t*>(const_cast<std::byte*>(to.x_scale.data))[i] =
+          quantize_group_q8(values, gemm::kScaleColumns, codes + i * gemm::kScaleColumns);
+    }
+  }
+
+ private:
+  gemm::Activations codes_for(int64_t t, int64_t k) {
+    return {.x = arena.output(DType::kE4M3, {t, k}),
+            .x_scale = arena.output(DType::kE8M0, {t, k / gemm::kScaleColumns})};
   }
 };
+
+// Tiles of more tokens than these take Q8 that is stored.
+inline bool takes_codes(const MoeCase& c) {
+  return c.args.x.dim(0) > gemm::kResidentTokens;
+}
 
 inline CUtensorMap emulated_map(const TmaBox& box) {
   return emulator::make_tma_map(box);
@@ -69,21 +98,32 @@ inline emulator::Kernel moe_inputs(const MoeCase& c,
   gemm::with_q8_config(formats.q8.format, formats.tokens, [&](auto config) {
     kernel.body = [params = few::make_input_params(
                        formats, c.args, targets, temporaries,
-                       gemm::Activations{.x = c.args.x, .quantize = true}, emulated_map)] {
-      few::inputs_kernel<decltype(config)>()(params);
-    };
+                       takes_codes(c) ? c.x : gemm::Activations{.x = c.args.x, .quantize = true},
+                       emulated_map)] { few::inputs_kernel<decltype(config)>()(params); };
   });
   return kernel;
+}
+
+// In place of quantize_q8 between them: Q8 of the hidden values, of a token by each thread.
+inline emulator::Kernel quantize_hidden(const MoeCase& c) {
+  const int64_t t = c.args.x.dim(0);
+  return {{.block = static_cast<int>(align_up(t, kWarp)), .pdl = true}, [&c, t] {
+            ptx::griddepcontrol_launch_dependents();
+            ptx::griddepcontrol_wait();
+            const int64_t token = threadIdx.x;
+            if (token < t) MoeCase::quantize(c.temporaries.hidden, c.hidden, token, token + 1);
+          }};
 }
 
 inline emulator::Kernel moe_down(const MoeCase& c,
                                  const moe_kernel::sm90_few::Intermediates& temporaries,
                                  int num_sms) {
   namespace few = moe_kernel::sm90_few;
-  const gemm::Product p = few::product_of_w2(c.args, temporaries);
+  gemm::Product p = few::product_of_w2(c.args, temporaries);
+  if (takes_codes(c)) p.in = c.hidden;
   const gemm::Shape shape = gemm::shape_of(p.weight, p.in, 1);
   const gemm::Split split = gemm::make_split(shape, num_sms);
-  const int tokens = gemm::tile_tokens(shape.format, shape.tokens);
+  const int tokens = gemm::tile_tokens(shape);
   const few::DownParams params =
       few::make_down_params(p, few::router_args(c.args, temporaries), split, tokens, emulated_map);
   emulator::Kernel kernel{

@@ -34,10 +34,12 @@ void check(const Scene& s) {
   const Buffer zeros(DType::kF32, {s.t, s.d});
   const std::vector<double> y = experts_oracle(
       {}, {.x = c.args.x, .stack = c.shared, .swiglu_limit = c.args.swiglu_limit, .acc = zeros});
-  const std::vector<emulator::Kernel> kernels{
-      emulator::touching({c.args.x}), test::moe_inputs(c, temporaries, s.num_sms),
-      test::moe_down(c, temporaries, s.num_sms), test::moe_inputs(c, temporaries, s.num_sms),
-      test::moe_down(c, temporaries, s.num_sms)};
+  std::vector<emulator::Kernel> kernels{emulator::touching({c.args.x})};
+  for (int i = 0; i < 2; ++i) {
+    kernels.push_back(test::moe_inputs(c, temporaries, s.num_sms));
+    if (test::takes_codes(c)) kernels.push_back(test::quantize_hidden(c));
+    kernels.push_back(test::moe_down(c, temporaries, s.num_sms));
+  }
   emulator::check_runs(
       c.arena, 4, [&](int seed) { emulator::launch_stream(kernels, static_cast<uint64_t>(seed)); },
       [&] {
@@ -53,7 +55,9 @@ TEST(MoeFewEmulated, Learned) {
   check({.t = 1, .d = 128, .inner = 128, .e = 6, .k = 2});
   check({.t = 3, .d = 640, .inner = 256, .e = 70, .k = 3, .num_sms = 8});
   check({.t = 9, .d = 256, .inner = 128, .e = 300, .k = 6, .num_sms = 1});
+  check({.t = 30, .d = 256, .inner = 128, .e = 40, .k = 6, .num_sms = 2});
   check({.t = 35, .d = 256, .inner = 128, .e = 40, .k = 6, .num_sms = 2});
+  check({.t = 64, .d = 640, .inner = 256, .e = 40, .k = 6, .num_sms = 1});
 }
 
 TEST(MoeFewEmulated, BitPlanes) {

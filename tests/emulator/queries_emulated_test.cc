@@ -25,7 +25,7 @@ bool normalizes(const query::Params& p) {
 }
 
 Kernel query_kernel(const query::Params& p) {
-  const int tokens = gemm::tile_tokens(p.format, p.tokens);
+  const int tokens = query::tile_tokens(p.format, p.tokens);
   Kernel kernel{
       {.grid = query::kRanks * p.num_clusters(),
        .block = query::kThreads,
@@ -37,7 +37,11 @@ Kernel query_kernel(const query::Params& p) {
   gemm::with_q8_config(p.format, tokens, [&](auto tile) {
     using C = query::Config<decltype(tile)::kFormat, decltype(tile)::kTokens>;
     kernel.body = [p] {
-      normalizes(p) ? query::query_kernel<C, true>(p) : query::query_kernel<C, false>(p);
+      if constexpr (C::kStreamsX) {
+        query::query_kernel<C, false>(p);
+      } else {
+        normalizes(p) ? query::query_kernel<C, true>(p) : query::query_kernel<C, false>(p);
+      }
     };
   });
   return kernel;
@@ -106,7 +110,7 @@ void check(AttentionInShape shape, bool stored, const test::StoredAs& weights = 
   query::Params alone = normalizing;
   alone.row_clusters = 0, alone.tokens = 1, alone.latent += last * args.weights.wq_a.n,
   alone.positions += last;
-  alone.stages = query::stages_of(p.format, gemm::tile_tokens(p.format, 1), p.groups);
+  alone.stages = query::stages_of(p.format, query::tile_tokens(p.format, 1), p.groups);
   emulator::launch_stream({query_kernel(alone)}, 1);
   EXPECT_EQ(std::memcmp(args.q.data, in_batch.data(), in_batch.size()), 0);
 }
@@ -159,6 +163,18 @@ TEST(QueriesEmulated, ManyTokens) {
          .index_heads = 1},
         true);
   check({.runs = {{7, 29}}, .rank = 384, .heads = 1}, true);
+  // Codes in the ring: fewer slabs than stages and more; 48 and 64 tokens, filled and not.
+  check({.runs = {{0, 33}}, .rank = 256, .heads = 1}, true);
+  check({.runs = {{5, 48}}, .rank = 640, .heads = 1}, true);
+  check({.runs = {{0, 20}, {9, 30}, {3, 13}},
+         .ratio = 4,
+         .has_index = true,
+         .select = true,
+         .rank = 768,
+         .heads = 1,
+         .index_heads = 2},
+        true);
+  check({.runs = {{2, 64}}, .rank = 1280, .heads = 2}, true);
 }
 
 }  // namespace

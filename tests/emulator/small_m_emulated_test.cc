@@ -9,20 +9,15 @@
 #include <cstring>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/gemm/sm90/small_m/call.cuh"
-#include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
 #include "dsv4/ops/gemm/x/boundary.cuh"
-#include "dsv4/ops/model/attention_out/attention_out_case.h"
-#include "dsv4/ops/model/attention_out/sm90_few/launch.cuh"
 #include "dsv4/ops/model/hc_boundary/hc_boundary_case.h"
 #include "dsv4/ops/model/hc_boundary/sm90_few/finish.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/oracle.h"
 #include "dsv4/ops/parts/linear/linear_case.h"
-#include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
-#include "tests/emulator/tensor_map.h"
+#include "tests/emulator/small_m_case.h"
 #include "tests/emulator/touching.h"
 #include "tests/harness/weights.h"
 
@@ -30,9 +25,9 @@ namespace dsv4 {
 namespace {
 
 using gemm::Format;
-using gemm::Params;
-using gemm::Split;
 using test::Arena;
+using test::make_map;
+using test::product_kernel;
 
 struct Scene {
   int64_t t, n, k;
@@ -74,53 +69,12 @@ LinearArgs linear_args(const gemm::Product& p) {
           .quantize_x = p.in.quantize};
 }
 
-// A kernel that writes the bytes of a tensor again, after it has let the next one start.
-emulator::Kernel rewrite(const ConstTensorView& view) {
-  return {{.block = 32, .pdl = true}, [view] {
-            ptx::griddepcontrol_launch_dependents();
-            ptx::griddepcontrol_wait();
-            auto* bytes =
-                const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(view.data));
-            for (int64_t i = threadIdx.x; i < view.bytes(); i += 32) {
-              const unsigned char byte = bytes[i];
-              bytes[i] = byte;
-            }
-          }};
-}
-
-CUtensorMap make_map(const TmaBox& box) {
-  return emulator::make_tma_map(box);
-}
-
-emulator::Launch launch_of(const gemm::Shape& shape, const Split& split, int tokens) {
-  return {
-      .grid = {split.clusters() * split.ranks(), static_cast<int>(ceil_div(shape.tokens, tokens))},
-      .block = gemm::kThreads,
-      .cluster = split.ranks(),
-      .shared = static_cast<size_t>(gemm::Layout(shape.format, tokens, split).bytes),
-      .pdl = true,
-      .resident = 2};
-}
-
-emulator::Kernel product_kernel(const gemm::Product& p, int num_sms) {
-  const gemm::Shape shape = gemm::shape_of(p.weight, p.in, p.groups);
-  const Split split = gemm::make_split(shape, num_sms);
-  const int tokens = gemm::tile_tokens(shape.format, shape.tokens);
-  emulator::Kernel kernel{launch_of(shape, split, tokens), {}};
-  gemm::with_config(shape.format, tokens, [&](auto config) {
-    kernel.body = [params = gemm::make_params(p, split, tokens, make_map)] {
-      using P = Params<1>;
-      gemm::small_m_kernel<decltype(config), P, gemm::StoreTile<P>>(params);
-    };
-  });
-  return kernel;
-}
-
 // The product twice, after kernels that write its activations.
 void run_emulated(const gemm::Product& p, int num_sms, uint64_t seed) {
   const emulator::Kernel product = product_kernel(p, num_sms);
-  std::vector<emulator::Kernel> kernels{rewrite(p.in.x), product, product};
-  if (!p.in.x_scale.empty()) kernels.insert(kernels.begin() + 1, rewrite(p.in.x_scale));
+  std::vector<emulator::Kernel> kernels{emulator::touching({p.in.x}), product, product};
+  if (!p.in.x_scale.empty())
+    kernels.insert(kernels.begin() + 1, emulator::touching({p.in.x_scale}));
   emulator::launch_stream(kernels, seed);
 }
 
@@ -150,6 +104,40 @@ TEST(SmallMEmulated, Formats) {
     check({.t = 16, .n = 72, .k = 384, .format = format, .f32_out = true});
     check({.t = 31, .n = 65, .k = 512, .format = format});
     check({.t = 70, .n = 40, .k = 256, .format = format});
+  }
+}
+
+// Activations in the ring, in tiles of 48 and 64 tokens: one slab and more than there are stages,
+// several tiles of a cluster, groups.
+TEST(SmallMEmulated, StreamsX) {
+  for (const Format format : {Format::kFp8, Format::kBf16}) {
+    check({.t = 33, .n = 64, .k = 128, .format = format});
+    check({.t = 40, .n = 130, .k = 1408, .format = format, .f32_out = true});
+    check({.t = 48, .n = 64 * 3 + 5, .k = 640, .format = format, .num_sms = 1});
+    check({.t = 63, .n = 72, .k = 2560, .format = format, .num_sms = 4});
+    check({.t = 64, .n = 64 * 4, .k = 1024, .format = format, .num_sms = 1});
+    check({.t = 50, .n = 128, .k = 256, .format = format, .groups = 3});
+  }
+}
+
+// A token gets equal bits alone, and in tiles that keep activations and that stream them.
+TEST(SmallMEmulated, BitsOfATokenDoNotDependOnTheTile) {
+  for (const Format format : {Format::kFp8, Format::kBf16}) {
+    Arena arena;
+    Rng rng(6);
+    const gemm::Product all = random_product(
+        arena, rng, {.t = 64, .n = 100, .k = 1408, .format = format, .f32_out = true});
+    arena.prepare();
+    run_emulated(all, 4, 1);
+    const std::vector<float> want(all.out.as<float>(), all.out.as<float>() + all.out.numel());
+    for (const auto& [first, end] :
+         {std::pair{0, 64}, {0, 1}, {1, 9}, {9, 24}, {24, 56}, {20, 64}}) {
+      gemm::Product some = all;
+      some.in.x = all.in.x.slice(0, first, end), some.out = all.out.slice(0, first, end);
+      if (!all.in.x_scale.empty()) some.in.x_scale = all.in.x_scale.slice(0, first, end);
+      run_emulated(some, 4, 2);
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), all.out.as<float>())) << first << " " << end;
+    }
   }
 }
 
@@ -267,7 +255,8 @@ void check_two_formats(int64_t t, int num_sms, bool bf16, const test::StoredAs& 
   emulator::check_runs(
       arena, 3,
       [&](int seed) {
-        emulator::launch_stream({rewrite(x), kernel, kernel}, static_cast<uint64_t>(seed));
+        emulator::launch_stream({emulator::touching({x}), kernel, kernel},
+                                static_cast<uint64_t>(seed));
       },
       [&] {
         for (size_t i = 0; i < targets.size(); ++i)
@@ -404,56 +393,6 @@ TEST(SmallMEmulated, FinishesABoundaryBeforeBitPlanes) {
   check_boundary({.t = 1, .d = 2048, .q8 = kKbit5});
   check_boundary({.t = 2, .d = 4096, .first = true, .q8 = kKbit4});
   check_boundary({.t = 4, .d = 6144, .q8 = kKbit5});
-}
-
-// The kernel of wo_a, whose epilogue quantizes u.
-emulator::Kernel wo_a_kernel(const AttentionOutArgs& args, const TensorView& codes,
-                             const TensorView& scales, int num_sms) {
-  namespace few = attention_out_kernel::sm90_few;
-  const gemm::Product p = few::product_of_wo_a(args);
-  const gemm::Shape shape = few::shape_of_wo_a(p);
-  const Split split = gemm::make_split(shape, num_sms);
-  const int tokens = gemm::tile_tokens(shape.tokens);
-  emulator::Kernel kernel{launch_of(shape, split, tokens), {}};
-  gemm::with_tokens<Format::kFp8Bf16>(tokens, [&](auto config) {
-    kernel.body = [params = few::make_params(p, split, tokens, codes, scales, make_map)] {
-      gemm::small_m_kernel<decltype(config), few::Params, few::StoreQ8>(params);
-    };
-  });
-  return kernel;
-}
-
-// t tokens of 4 heads of 64 in 2 groups of 256 rows.
-void check_attention_out(int64_t t, int num_sms) {
-  SCOPED_TRACE(t);
-  Arena arena;
-  Rng rng(static_cast<uint64_t>(t));
-  const test::StoredAs fp8{WeightFormat::kFp8Block};
-  AttentionOutArgs args = test::random_attention_out(arena, rng, {t, 4, 64, 2, 100});
-  args.wo_a = test::random_weight(arena, rng, fp8, 2 * 256, 128);
-  args.wo_b = test::random_weight(arena, rng, fp8, 100, 2 * 256);
-  const TensorView codes = arena.output(DType::kE4M3, {t, 512});
-  const TensorView scales = arena.output(DType::kE8M0, {t, 4});
-  const std::vector<double> want = attention_out_oracle({}, args);
-  const gemm::Product wo_b{
-      .in = {.x = codes, .x_scale = scales}, .weight = args.wo_b, .out = args.y};
-  emulator::check_runs(
-      arena, 4,
-      [&](int seed) {
-        emulator::launch_stream({rewrite(args.o), wo_a_kernel(args, codes, scales, num_sms),
-                                 product_kernel(wo_b, num_sms)},
-                                static_cast<uint64_t>(seed));
-      },
-      // As in attention_out_test.cc.
-      [&] {
-        EXPECT_EQ(test::compare(args.y, want, {.ulps = 1.01, .rel = 0.02, .cosine = 5e-6}), "");
-      });
-}
-
-TEST(SmallMEmulated, AttentionOut) {
-  check_attention_out(1, 4);
-  check_attention_out(7, 1);
-  check_attention_out(19, 1);
 }
 
 }  // namespace

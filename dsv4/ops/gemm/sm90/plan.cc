@@ -43,14 +43,18 @@ int rank_bits_of(const Shape& shape, int64_t tiles) {
   return bits;
 }
 
-int64_t resident_clusters(const Shape& shape, int rank_bits, int num_sms) {
-  return std::max(1, shape.ctas_per_sm * num_sms >> rank_bits);
+int slabs_of_rank(const Shape& shape, int rank_bits) {
+  return static_cast<int>(ceil_div(slabs_of(shape), int64_t{1} << rank_bits));
+}
+
+int64_t resident_clusters(int ctas_per_sm, int rank_bits, int num_sms) {
+  return std::max(1, ctas_per_sm * num_sms >> rank_bits);
 }
 
 // As few as one wave allows; a group has whole clusters.
-int tiles_per_cluster(const Shape& shape, int rank_bits, int num_sms) {
+int tiles_per_cluster(const Shape& shape, int ctas_per_sm, int rank_bits, int num_sms) {
   const int64_t unit = shape.tiles_of_cluster,
-                resident = resident_clusters(shape, rank_bits, num_sms);
+                resident = resident_clusters(ctas_per_sm, rank_bits, num_sms);
   int64_t units = std::max<int64_t>(1, ceil_div(ceil_div(shape.tiles, unit), resident));
   while (units > 1 && shape.tiles_per_group < shape.tiles &&
          shape.tiles_per_group % (units * unit) != 0)
@@ -65,7 +69,7 @@ Split make_split(const Shape& shape, int rank_bits, int tiles_of_cluster) {
               .tiles_per_group = static_cast<int>(shape.tiles_per_group),
               .tiles_per_cluster = tiles_of_cluster,
               .prologue_bytes = shape.prologue_bytes};
-  const int tokens = tile_tokens(shape.format, shape.tokens);
+  const int tokens = tile_tokens(shape);
   for (const int limit : kShared) {
     for (split.stages = kMaxStages; split.stages >= kMinStages; --split.stages)
       if (Layout(shape.format, tokens, split).bytes <= limit) return split;
@@ -76,18 +80,32 @@ Split make_split(const Shape& shape, int rank_bits, int tiles_of_cluster) {
 
 }  // namespace
 
+int tile_tokens(const Shape& shape) {
+  const int tokens = tile_tokens(shape.format, shape.tokens, shape.stored_x);
+  if (tokens <= kResidentTokens || streams_x(shape.format, tokens)) return tokens;
+  const int slabs = slabs_of_rank(shape, rank_bits_of(shape, shape.tiles));
+  return slabs * x_group_bytes(shape.format, tokens) <= kMaxXBytes ? tokens : kResidentTokens;
+}
+
 const char* reject(const Shape& shape) {
-  const auto slabs =
-      static_cast<int>(ceil_div(slabs_of(shape), int64_t{1} << rank_bits_of(shape, shape.tiles)));
+  const int slabs = slabs_of_rank(shape, rank_bits_of(shape, shape.tiles));
   const int x_bytes = slab_groups(shape.format) * x_boxes(shape.format) * kSlabBytes;
-  if (slabs > kMaxRankSlabs || slabs * x_bytes * tile_tokens(shape.format, kMaxTokens) > kMaxXBytes)
+  if (slabs > kMaxRankSlabs ||
+      slabs * x_bytes * tile_tokens(shape.format, kResidentTokens, false) > kMaxXBytes)
     return "rows are too long";
   return nullptr;
 }
 
+// With the activations of many tokens only one CTA may fit on an SM: its cluster has more tiles, so
+// that they are one wave, too.
 Split make_split(const Shape& shape, int num_sms) {
   const int bits = rank_bits_of(shape, shape.tiles);
-  return make_split(shape, bits, tiles_per_cluster(shape, bits, num_sms));
+  const Split split =
+      make_split(shape, bits, tiles_per_cluster(shape, shape.ctas_per_sm, bits, num_sms));
+  const int tokens = tile_tokens(shape);
+  if (tokens <= kResidentTokens || Layout(shape.format, tokens, split).bytes <= kShared[1])
+    return split;
+  return make_split(shape, bits, tiles_per_cluster(shape, 1, bits, num_sms));
 }
 
 TwoSplits make_two_splits(const Shape& q8, const Shape& bf16, int num_sms) {
@@ -97,7 +115,7 @@ TwoSplits make_two_splits(const Shape& q8, const Shape& bf16, int num_sms) {
   int bits = rank_bits_of(widest, units);
   while (1 << bits > std::max(1, slabs_of(q8))) --bits;  // every rank has slabs of both
   const int64_t each =
-      std::max<int64_t>(1, ceil_div(units, resident_clusters(widest, bits, num_sms)));
+      std::max<int64_t>(1, ceil_div(units, resident_clusters(widest.ctas_per_sm, bits, num_sms)));
   return {make_split(q8, bits, static_cast<int>(each * q8.tiles_of_cluster)),
           make_split(bf16, bits, static_cast<int>(each * bf16.tiles_of_cluster))};
 }

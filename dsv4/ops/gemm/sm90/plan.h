@@ -36,10 +36,12 @@ inline constexpr int kSlabBytes = 128;  // of a row
 inline constexpr int kScaleColumns = 128;
 inline constexpr int kBlock = 32, kBlocks = kScaleColumns / kBlock;  // of bit planes
 inline constexpr int kPlaneColumns = 256;                            // of a slab of bit planes
-inline constexpr int kMaxTokens = 32;                                // of a CTA
+inline constexpr int kMaxTokens = 64;                                // of a CTA
 inline constexpr int kSlabSize = kTileRows * kSlabBytes;  // of weights that are not bit planes
 inline constexpr int kMaxRanks = 8, kMaxStages = 8, kExchangeBuffers = 2;
-// Scales of a rank's slabs are in the lanes of a warp; its activations in shared memory.
+// Scales of a rank's slabs are in the lanes of a warp; its activations in shared memory, or of more
+// tokens than these in the ring, each group of columns beside the slab that it is multiplied with.
+inline constexpr int kResidentTokens = 32;
 inline constexpr int kMaxRankSlabs = 32;
 inline constexpr int kMaxXBytes = 128 << 10;
 
@@ -56,6 +58,19 @@ constexpr int slab_groups(Format format) {
 // Rows of 128 bytes that a token has in a group: a block of 32 columns each for bit planes.
 constexpr int x_boxes(Format format) {
   return (bits_of(format) > 0 ? 4 : 1) * (converts_to_f16(format) ? 2 : 1);
+}
+
+// Whether tiles of so many tokens take activations through the ring, as they are stored. Those in
+// f16 would be two thirds of what the ring takes.
+constexpr bool streams_x(Format format, int tokens) {
+  return tokens > kResidentTokens && !converts_to_f16(format);
+}
+// Activations of a group of columns, and what of them is in a stage of the ring.
+constexpr int x_group_bytes(Format format, int tokens) {
+  return x_boxes(format) * tokens * kSlabBytes;
+}
+constexpr int stage_bytes(Format format, int tokens) {
+  return slab_bytes(format) + (streams_x(format, tokens) ? x_group_bytes(format, tokens) : 0);
 }
 
 struct Split {
@@ -83,8 +98,10 @@ struct Layout {
   int x, exchange, exchange_bytes, x_scale, prologue, barriers, bytes;
 
   DSV4_HD constexpr Layout(Format format, int tokens, const Split& split)
-      : x(split.stages * slab_bytes(format)),
-        exchange(x + groups(format, split) * x_boxes(format) * tokens * kSlabBytes),
+      : x(split.stages * stage_bytes(format, tokens)),
+        exchange(x + (streams_x(format, tokens)
+                          ? 0
+                          : groups(format, split) * x_group_bytes(format, tokens))),
         exchange_bytes(split.ranks() * token_pairs_of_rank(tokens, split.rank_bits) * kTileRows *
                        8),
         x_scale(exchange + split.exchange_buffers() * exchange_bytes),
@@ -109,19 +126,21 @@ struct Shape {
   int64_t tiles_of_cluster = 1;    // a cluster has a multiple of this many
   int ctas_per_sm = 2;             // at most; three fit, if they need at most 75 KB each
   int prologue_bytes = 0;          // a multiple of 8
+  bool stored_x = false;           // x is stored as it is multiplied: no CTA converts it
   // The ranks follow from k, neither from the rows nor from the format: whole rows of up to 1,024
   // columns, 4 shares up to 4,096, otherwise 8. For Context::need_batch_invariant.
   bool by_columns = false;
 };
 
-// Tokens of a CTA: 8, 16 or 32; 2 or 8 of bit planes.
-constexpr int tile_tokens(int64_t tokens) {
-  return tokens <= 8 ? 8 : tokens <= 16 ? 16 : kMaxTokens;
+// Tokens of a CTA: 8, 16 or 32, of stored activations also 48 and 64; 2 or 8 of bit planes.
+constexpr int tile_tokens(Format format, int64_t tokens, bool stored_x) {
+  if (bits_of(format) > 0) return tokens <= 2 ? 2 : 8;
+  if (tokens <= 16) return tokens <= 8 ? 8 : 16;
+  if (tokens <= kResidentTokens || !stored_x) return kResidentTokens;
+  return tokens <= 48 ? 48 : kMaxTokens;
 }
-constexpr int tile_tokens(Format format, int64_t tokens) {
-  if (bits_of(format) == 0) return tile_tokens(tokens);
-  return tokens <= 2 ? 2 : 8;
-}
+// At most 32 where the activations of more would not fit.
+int tile_tokens(const Shape& shape);
 
 // Returns nullptr, or why no split fits: the rows of x are too long.
 const char* reject(const Shape& shape);

@@ -5,6 +5,7 @@
 #include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/launch_shape.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
+#include "dsv4/ops/gemm/x/stored_f16.cuh"
 
 namespace dsv4::gemm {
 namespace {
@@ -67,13 +68,21 @@ const char* reject_kbit(const Context& context, const Product& p) {
   return reject(shape_of(p.weight, p.in, p.groups, context.need_batch_invariant));
 }
 
+void store_f16(Device& device, const ConstTensorView& x, const StoredF16& to) {
+  if (device.is_dry_run()) return;
+  const StoreF16Params params = make_store_f16_params(x, to);
+  launch(device, "few_gemm_f16", store_f16_kernel,
+         {.grid = ceil_div(params.groups, kStoreF16Groups), .block = kStoreF16Threads, .pdl = true},
+         params);
+}
+
 void run(const Context& context, const Product& p) {
   Device& device = *context.device;
   const int64_t t = p.in.x.dim(0);
   if (t == 0 || device.is_dry_run()) return;
   const Shape shape = shape_of(p.weight, p.in, p.groups, context.need_batch_invariant);
   const Split split = make_split(shape, device.info().num_sms);
-  const int tokens = tile_tokens(shape.format, t);
+  const int tokens = tile_tokens(shape);
   const Params<1> params = make_params(p, split, tokens, make_tma_map);
   with_config(shape.format, tokens, [&](auto config) {
     using C = decltype(config);

@@ -13,10 +13,20 @@ namespace dsv4::gemm {
 
 // What is multiplied, [t, groups * k].
 struct Activations {
-  ConstTensorView x;        // bf16, or E4M3 with x_scale
+  ConstTensorView x;        // bf16, or E4M3 with x_scale, or f16 with it (x/stored_f16.cuh)
   ConstTensorView x_scale;  // [t, groups * k / 128] E8M0
   bool quantize = false;    // bf16 x is multiplied as Q8 (groups of 128); not with BF16 weights
 };
+
+// bf16 x as FP8 weights are multiplied with it, written once for all CTAs of a product: f16 with a
+// power of two for each 128 columns, in the order in which the kernel reads columns.
+struct StoredF16 {
+  TensorView values, scales;  // [t, k] F16, [t, k / 128] E8M0
+
+  Activations activations() const { return {.x = values, .x_scale = scales}; }
+};
+// x: [t, k] bf16, contiguous, k a multiple of 128.
+void store_f16(Device& device, const ConstTensorView& x, const StoredF16& to);
 
 struct Product {
   Activations in;
@@ -40,8 +50,8 @@ struct Target {
   TensorView out;     // [t, n] f32|bf16
 };
 inline constexpr int kQ8Targets = 2, kBf16Targets = 5;
-// Every CTA converts its columns of all tokens. With more tokens than these, Q8 is faster in a
-// kernel of its own, and FP8 weights times bf16 by another implementation.
+// Every CTA converts its columns of all tokens. With more tokens than these, Q8 and f16 of x are
+// faster in a kernel of their own.
 inline constexpr int64_t kQuantizeTokens = 4, kConvertTokens = 8;
 
 const char* reject(const Context& context, const ConstTensorView& x,

@@ -23,7 +23,8 @@ Shape shape_of(const Weight& w, int64_t tokens) {
           .k = w.k,
           .tiles = w.groups * tiles,
           .tiles_per_group = tiles,
-          .tiles_of_cluster = w.tiles_of_cluster};
+          .tiles_of_cluster = w.tiles_of_cluster,
+          .stored_x = true};
 }
 
 // V4-Flash: wq_a, wkv, wq_b, wo_a, wo_b, shared w1 and w2, gate, a compressor, head; odd ones;
@@ -48,11 +49,11 @@ constexpr Weight kWeights[] = {{Format::kFp8, 1024, 4096},
 
 TEST(FewGemmPlan, FitsAnSmAndKeepsGroupsApart) {
   for (const Weight& w : kWeights) {
-    for (const int64_t tokens : {1, 8, 9, 16, 17, 32, 100}) {
+    for (const int64_t tokens : {1, 8, 9, 16, 17, 32, 33, 48, 49, 64, 100}) {
       const Shape shape = shape_of(w, tokens);
       ASSERT_EQ(reject(shape), nullptr);
       const Split split = make_split(shape, kSms);
-      const Layout layout(w.format, tile_tokens(w.format, tokens), split);
+      const Layout layout(w.format, tile_tokens(shape), split);
       EXPECT_LE(layout.bytes, kMostShared);
       EXPECT_GE(split.stages, 4);
       EXPECT_LE(split.stages, kMaxStages);
@@ -72,7 +73,7 @@ TEST(FewGemmPlan, FitsAnSmAndKeepsGroupsApart) {
 TEST(FewGemmPlan, RanksDependOnTheWeightAlone) {
   for (const Weight& w : kWeights) {
     const int bits = make_split(shape_of(w, 1), kSms).rank_bits;
-    for (const int64_t tokens : {8, 17, 32, 100})
+    for (const int64_t tokens : {8, 17, 32, 40, 64, 100})
       for (const int sms : {1, 78, kSms})
         EXPECT_EQ(make_split(shape_of(w, tokens), sms).rank_bits, bits) << w.n;
   }
@@ -85,8 +86,35 @@ TEST(FewGemmPlan, ADecodeStepIsOneWave) {
     const Shape shape = shape_of(w, 1);
     const Split split = make_split(shape, kSms);
     EXPECT_LE(split.clusters() * split.ranks(), 2 * kSms) << w.n;
-    EXPECT_LE(Layout(w.format, tile_tokens(w.format, 1), split).bytes, 75 << 10) << w.n;
+    EXPECT_LE(Layout(w.format, tile_tokens(shape), split).bytes, 75 << 10) << w.n;
   }
+}
+
+// All CTAs run at a time: two on an SM, or one where the activations of the tokens leave room for
+// no second.
+TEST(FewGemmPlan, ManyTokensAreOneWave) {
+  for (const Weight& w : kWeights) {
+    if (w.groups > 1 && w.n == 70) continue;  // a cluster for every group and tile
+    for (const int64_t tokens : {33, 48, 64}) {
+      const Shape shape = shape_of(w, tokens);
+      if (bits_of(w.format) > 0) continue;
+      const Split split = make_split(shape, kSms);
+      const bool two = Layout(w.format, tile_tokens(shape), split).bytes <= 113 << 10;
+      EXPECT_EQ(two, w.format != Format::kFp8Bf16 || w.n == 384) << w.n;
+      EXPECT_LE(split.clusters() * split.ranks(), (two ? 2 : 1) * kSms) << w.n << " " << tokens;
+    }
+  }
+}
+
+// Tiles of more than 32 tokens want activations as they are multiplied, and room for them.
+TEST(FewGemmPlan, TilesOfManyTokens) {
+  Shape shape = shape_of({Format::kFp8, 4096, 8192}, 64);
+  EXPECT_EQ(tile_tokens(shape), 64);
+  shape.stored_x = false;
+  EXPECT_EQ(tile_tokens(shape), 32);
+  EXPECT_EQ(tile_tokens(shape_of({Format::kFp8, 4096, 8192}, 48)), 48);
+  EXPECT_EQ(tile_tokens(shape_of({Format::kFp8Bf16, 1024, 4096, 8, 2}, 64)), 64);
+  EXPECT_EQ(tile_tokens(shape_of({Format::kFp8Bf16, 64, 32768}, 64)), 32);
 }
 
 TEST(FewGemmPlan, FlashWeightsUseMostOfTheGpu) {

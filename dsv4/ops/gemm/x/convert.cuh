@@ -66,18 +66,25 @@ struct ToF16 {
     return __uint_as_float((254 + 14 - exponent(largest)) << 23);
   }
 
+  // The scale as E8M0.
+  static __device__ uint8_t scale_code(float largest) {
+    return static_cast<uint8_t>(exponent(largest) - 14);
+  }
+
   // In the order that multiply_converted() reads: of 16 columns, the positions 2j, 2j + 1, 2j + 8,
-  // 2j + 9 hold the columns 4j .. 4j + 3.
+  // 2j + 9 hold the columns 4j .. 4j + 3. Chunk 0 or 1 of the 16: four columns of a run.
+  static __device__ uint2 words(const float (&v)[kRun], int chunk) {
+    return {ptx::pack_f16x2(v[2 * chunk], v[2 * chunk + 1]),
+            ptx::pack_f16x2(v[2 * chunk + 4], v[2 * chunk + 5])};
+  }
   template <class C>
   static __device__ void store(unsigned char* slab, int token, int run, const float (&v)[kRun]) {
     const int step = run / 2, half = run % 2 * 8;  // 16 columns, and the half of them
     unsigned char* rows = slab + step / 4 * C::kTokens * kSlabBytes;
 #pragma unroll
-    for (int chunk = 0; chunk < 2; ++chunk) {
-      const uint2 words{ptx::pack_f16x2(v[2 * chunk], v[2 * chunk + 1]),
-                        ptx::pack_f16x2(v[2 * chunk + 4], v[2 * chunk + 5])};
-      *reinterpret_cast<uint2*>(rows + swizzled(token, step % 4 * 2 + chunk, half)) = words;
-    }
+    for (int chunk = 0; chunk < 2; ++chunk)
+      *reinterpret_cast<uint2*>(rows + swizzled(token, step % 4 * 2 + chunk, half)) =
+          words(v, chunk);
   }
 };
 
@@ -88,6 +95,17 @@ struct ToF16Blocks : ToF16 {
     store_f16_blocks<C>(group, token, run, v);
   }
 };
+
+// The largest magnitude of a group, of whose values a lane has v.
+__device__ inline float largest_of_group(const float (&v)[kRun]) {
+  float largest = 0;
+#pragma unroll
+  for (const float value : v) largest = fmaxf(largest, fabsf(value));
+#pragma unroll
+  for (int step = kRuns / 2; step > 0; step /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+  return largest;
+}
 
 // Where a group of 128 columns is: groups in order, all tokens of a slab after each other.
 __device__ inline int2 slab_and_token(int group, int tokens) {
@@ -121,14 +139,9 @@ __device__ void convert_x(const Memory<C>& memory, const Share& share, const bf1
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       if (first + b * kAtOnce >= groups) break;
-      float v[kRun], largest = 0;
+      float v[kRun];
       packed[b].widen(v);
-#pragma unroll
-      for (const float value : v) largest = fmaxf(largest, fabsf(value));
-#pragma unroll
-      for (int step = kRuns / 2; step > 0; step /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-      const float inverse = To::inverse(largest);
+      const float largest = largest_of_group(v), inverse = To::inverse(largest);
 #pragma unroll
       for (float& value : v) value *= inverse;
       if (first + b * kAtOnce + own >= groups) continue;
@@ -156,7 +169,9 @@ struct LoadX {
   const P& params;
 
   // Whether the producer copies them.
-  __device__ bool copies() const { return C::kBits == 0 && params.x_values == nullptr; }
+  __device__ bool copies() const {
+    return C::kStreamsX || (C::kBits == 0 && params.x_values == nullptr);
+  }
 
   // What the consumers do: the wait for the previous kernel, then all of x in shared memory.
   __device__ void operator()(const Memory<C>& memory, const Share& share, int first_token,
@@ -180,7 +195,7 @@ struct LoadX {
                                      tokens, thread);
           ptx::fence_proxy_async();
         }
-      } else {
+      } else if constexpr (!C::kStreamsX) {
         using To = std::conditional_t<converts_to_f16(C::kFormat),
                                       std::conditional_t<C::kBits == 0, ToF16, ToF16Blocks>,
                                       std::conditional_t<C::kBits == 0, ToCodes, ToBlocks>>;
@@ -191,7 +206,7 @@ struct LoadX {
       }
       ptx::barrier_sync(kConsumerBarrier, kConsumers);
     }
-    if (copies()) memory.x_full().wait(0);
+    if (!C::kStreamsX && copies()) memory.x_full().wait(0);
   }
 };
 

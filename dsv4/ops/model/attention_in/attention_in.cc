@@ -4,7 +4,7 @@
 
 namespace dsv4::attention_in_kernel {
 
-// Up to 32 tokens under kOfficial on Hopper: FP8 weights of queries and keys, BF16 weights of
+// Up to 64 tokens under kOfficial on Hopper: FP8 weights of queries and keys, BF16 weights of
 // compressors, rows of the released models. Up to 8 tokens with k4-e4m3 or k5-e4m3 for FP8.
 DSV4_IMPL(AttentionInArgs, sm90_few)
 DSV4_IMPL(AttentionInArgs, parts)

@@ -179,6 +179,19 @@ TEST(AttentionIn, TokensDoNotDependOnTheirNeighbors) {
   check_case(shape, Numerics::kOfficial);
 }
 
+// Tiles of 48 and 64 tokens, filled and not, in products of x and in queries.
+TEST(AttentionIn, ManyTokensDoNotDependOnTheirNeighbors) {
+  for (const int64_t t : {33, 40, 48, 63, 64}) {
+    Shape shape = csa_of_eight_groups();
+    shape.heads = 3, shape.index_heads = 6;
+    for (int64_t i = 0; i < t; ++i) shape.runs.push_back({3 + i % 5, 1});
+    check_case(shape, Numerics::kOfficial);
+    shape.ratio = 128, shape.has_index = shape.select = false;
+    shape.heads = 2, shape.rank = 256, shape.runs[3].start = 127;
+    check_case(shape, Numerics::kOfficial);
+  }
+}
+
 // For sm90_few, up to 8 tokens: tiles of 2 and 8, latents that every CTA normalizes and stored
 // ones; five slabs; a latent of 384 columns, whose queries other ops compute.
 TEST(AttentionIn, BitPlanes) {
@@ -199,7 +212,7 @@ TEST(AttentionIn, BitPlanes) {
 }
 
 #if DSV4_CUDA
-// FP8 up to 32 tokens, bit planes up to 8.
+// FP8 up to 64 tokens, bit planes up to 8.
 TEST(AttentionIn, DryRunOfFew) {
   const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
   const Context context{.device = hopper.get()};
@@ -208,8 +221,8 @@ TEST(AttentionIn, DryRunOfFew) {
     const Case c(shape, Numerics::kOfficial, stored);
     return choose(attention_in, context, c.args).name;
   };
-  EXPECT_EQ(chosen(32, kFp8), "sm90_few");
-  EXPECT_EQ(chosen(33, kFp8), "parts");
+  for (const int64_t t : {32, 33, 64}) EXPECT_EQ(chosen(t, kFp8), "sm90_few") << t;
+  EXPECT_EQ(chosen(65, kFp8), "parts");
   for (const int64_t t : {1, 2, 8}) {
     EXPECT_EQ(chosen(t, kKbit5), "sm90_few") << t;
     EXPECT_EQ(chosen(t, kKbit4), "sm90_few") << t;

@@ -72,8 +72,10 @@ TEST(IndexSelect, ManyEntries) {
   check_select({.t = 2, .h = 9, .n = 9000}, 1024, Numerics::kOfficial);
   for (const int64_t t : {9, 15, 16})
     check_select({.t = t, .h = 3, .n = 1500}, 70, Numerics::kOfficial);
-  for (const int64_t t : {32, 33})
+  for (const int64_t t : {32, 33, 64, 65})
     check_select({.t = t, .h = 8, .n = 300}, 100, Numerics::kOfficial);
+  for (const int64_t n : {2048, 2049})
+    check_select({.t = 40, .h = 8, .n = n}, 512, Numerics::kOfficial);
   for (const int64_t n : {65536, 65537})
     check_select({.t = 1, .h = 2, .n = n}, 512, Numerics::kOfficial);
 }

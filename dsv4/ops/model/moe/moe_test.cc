@@ -77,7 +77,7 @@ void check_few_tokens(const Shape& shape) {
 
 // For sm90_few: tiles of 8, 16 and 32 tokens, and more than one of them.
 TEST(Moe, FewTokens) {
-  for (const int64_t t : {1, 2, 8, 9, 33}) check_few_tokens({t, 384, 20, 6, 64});
+  for (const int64_t t : {1, 2, 8, 9, 33, 48, 63, 64, 65}) check_few_tokens({t, 384, 20, 6, 64});
 }
 
 // 1, 2, 4 and 8 ranks; 8 and 12 experts a lane.

@@ -6,7 +6,7 @@
 
 namespace dsv4::linear_kernel {
 
-// Up to 32 tokens under kOfficial, FP8 and BF16 weights, on Hopper (gemm/sm90/small_m); Q8 of x in
+// Up to 64 tokens under kOfficial, FP8 and BF16 weights, on Hopper (gemm/sm90/small_m); Q8 of x in
 // the same kernel for up to 4 tokens. FP8 products are added as by cublaslt_fp8.
 DSV4_IMPL(LinearArgs, sm90_few)
 // Up to 64 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook, on Hopper

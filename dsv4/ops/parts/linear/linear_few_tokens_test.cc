@@ -50,7 +50,7 @@ void check(const Scene& s, const std::function<void(LinearArgs&)>& change = {}) 
 
 // Rows that end inside a tile; columns for 1, 2, 4 and 8 ranks of unequal shares.
 TEST(LinearFewTokens, AgreesWithOracle) {
-  for (const int64_t t : {1, 2, 3, 8, 9, 16, 17, 31, 32}) {
+  for (const int64_t t : {1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 40, 48, 63, 64}) {
     for (const X x : {X::kCodes, X::kBf16}) check({.t = t, .n = 200, .k = 1408, .x = x});
     check({.t = t, .n = 90, .k = 1352, .format = WeightFormat::kBF16, .x = X::kBf16});
   }
@@ -97,7 +97,7 @@ TEST(LinearFewTokens, BitPlanes) {
 }
 
 TEST(LinearFewTokens, GroupsOfCodes) {
-  for (const int64_t t : {1, 7, 22}) check({.t = t, .n = 256, .k = 384, .groups = 3});
+  for (const int64_t t : {1, 7, 22, 50}) check({.t = t, .n = 256, .k = 384, .groups = 3});
 }
 
 TEST(LinearFewTokens, GroupsOfBf16) {
@@ -105,7 +105,7 @@ TEST(LinearFewTokens, GroupsOfBf16) {
 }
 
 TEST(LinearFewTokens, GroupsOfBf16Weights) {
-  for (const int64_t t : {1, 7, 20}) {
+  for (const int64_t t : {1, 7, 20, 41}) {
     check({.t = t, .n = 70, .k = 256, .format = WeightFormat::kBF16, .x = X::kBf16, .groups = 3});
   }
 }
@@ -116,6 +116,8 @@ TEST(LinearFewTokens, ManyTilesOfACluster) {
   check({.t = 1, .n = 64 * 300, .k = 384});
   check({.t = 2, .n = 64 * 110 + 8, .k = 2048, .format = WeightFormat::kBF16, .x = X::kBf16});
   check({.t = 9, .n = 64 * 70, .k = 4096, .format = WeightFormat::kBF16, .x = X::kBf16});
+  check({.t = 64, .n = 64 * 110 + 8, .k = 2048, .format = WeightFormat::kBF16, .x = X::kBf16});
+  check({.t = 47, .n = 64 * 150, .k = 4096});
 }
 
 // Where bits must not depend on the batch, sm90_few takes all batches.

@@ -34,7 +34,7 @@ const char* reject(const Context& context, const LinearArgs& args) {
   if (const char* why = reject_f16(args)) return why;
   // Where the bits of a token must not depend on the batch, larger batches take the same kernel.
   if (args.x.dim(0) > gemm::kMaxTokens && !context.need_batch_invariant)
-    return "for up to 32 tokens";
+    return "for up to 64 tokens";
   if (args.quantize_x && args.x.dim(0) > gemm::kQuantizeTokens) return "many tokens to quantize";
   if (!context.need_batch_invariant && is_faster_elsewhere(args)) return "a large weight";
   const bool converted = args.x.dtype == DType::kBF16 && !args.quantize_x &&

@@ -23,14 +23,21 @@ inline Format format_of(const WeightView& weight, const Activations& a) {
   return codes ? Format::kFp8 : Format::kFp8Bf16;
 }
 
+// Whether the kernel converts x, which is stored in another type than it is multiplied in.
+inline bool converts_x(Format format, const Activations& a) {
+  return a.quantize || (converts_to_f16(format) && a.x.dtype != DType::kF16);
+}
+
 inline Shape shape_of(const WeightView& weight, const Activations& a, int64_t groups,
                       bool by_columns = false) {
   const int64_t tiles = ceil_div(weight.n / groups, kTileRows);
-  return {.format = format_of(weight, a),
+  const Format format = format_of(weight, a);
+  return {.format = format,
           .tokens = a.x.dim(0),
           .k = weight.k,
           .tiles = groups * tiles,
           .tiles_per_group = tiles,
+          .stored_x = !converts_x(format, a),
           .by_columns = by_columns};
 }
 
@@ -74,7 +81,7 @@ void set_activations(P& params, Format format, const Activations& a, const Split
   params.tokens = static_cast<int>(a.x.dim(0));
   params.k = static_cast<int>(k);
   params.split = split;
-  const bool values = a.quantize || converts_to_f16(format);
+  const bool values = converts_x(format, a);
   if (values || bits_of(format) > 0) {
     params.x_values = a.x.data;
     params.x_stride = a.x.row_stride();
@@ -83,7 +90,7 @@ void set_activations(P& params, Format format, const Activations& a, const Split
         make_map(tma_rows(a.x.data, a.x.dtype, a.x.dim(0), a.x.dim(1), a.x.row_stride() * item,
                           tokens, kSlabBytes / item, TmaSwizzle::k128));
   }
-  if (!values && a.x.dtype == DType::kE4M3) {
+  if (!values && !a.x_scale.empty()) {
     params.x_scale = a.x_scale.as<uint8_t>();
     params.x_scale_stride = a.x_scale.row_stride();
   }
@@ -102,7 +109,9 @@ template <Format kFormat, class Body>
 void with_tokens(int tokens, const Body& body) {
   if (tokens == 8) return body(Config<kFormat, 8>{});
   if (tokens == 16) return body(Config<kFormat, 16>{});
-  body(Config<kFormat, 32>{});
+  if (tokens == 32) return body(Config<kFormat, 32>{});
+  if (tokens == 48) return body(Config<kFormat, 48>{});
+  body(Config<kFormat, 64>{});
 }
 template <Format kFormat, class Body>
 void with_plane_tokens(int tokens, const Body& body) {
@@ -166,7 +175,7 @@ struct TwoFormats {
       : q8(q8_shape),
         bf16(bf16_shape),
         split(make_two_splits(q8, bf16, num_sms)),
-        tokens(tile_tokens(q8.format, q8.tokens)) {}
+        tokens(tile_tokens(q8)) {}
 
   int64_t ctas() const {
     return int64_t{split.q8.ranks()} * (split.q8.clusters() + split.bf16.clusters());
@@ -195,6 +204,7 @@ struct TwoFormats {
             .tiles = tiles,
             .tiles_per_group = std::max<int64_t>(1, tiles),
             .prologue_bytes = prologue_bytes,
+            .stored_x = true,  // with so many tokens that it matters
             .by_columns = by_columns};
   }
 };

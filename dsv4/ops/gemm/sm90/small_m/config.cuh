@@ -4,6 +4,8 @@
 //   slab      64 rows x 128 bytes: 128 columns of an FP8 weight, 64 of a BF16 weight; one scale
 //             per token and one of the weight. One tensor copy, one stage of the ring. Of bit
 //             planes 64 rows x 256 columns, with two scales per token (kbit.cuh)
+//   stage     of the ring: a slab; with more than 32 tokens also the activations of its columns,
+//             which otherwise stay in shared memory
 //   cluster   `ranks` CTAs with the same tiles; rank r multiplies its share of the slabs
 
 #pragma once
@@ -24,16 +26,17 @@ namespace dsv4::gemm {
 inline constexpr int kConsumers = 128, kThreads = kConsumers + kWarp;  // one warpgroup, a producer
 inline constexpr int kConsumerBarrier = 1;                             // named barrier
 
-// kFormat: of weights and activations. kTokens: 8, 16 or 32; 2 or 8 of bit planes.
+// kFormat: of weights and activations. kTokens: 8, 16, 32, 48 or 64; 2 or 8 of bit planes.
 template <Format kFormat_, int kTokens_>
 struct Config {
   static constexpr Format kFormat = kFormat_;
   static constexpr int kTokens = kTokens_;
-  static constexpr int kBits = bits_of(kFormat);                  // K of bit planes, else 0
-  static constexpr bool kScaledX = kFormat != Format::kBf16;      // activations have scales
-  static constexpr int kXBoxes = x_boxes(kFormat);                // 128-byte rows of x in a group
-  static constexpr int kXBytes = kXBoxes * kTokens * kSlabBytes;  // of x for a group
-  static constexpr int kGroups = slab_groups(kFormat);            // of x in a slab
+  static constexpr int kBits = bits_of(kFormat);                   // K of bit planes, else 0
+  static constexpr bool kScaledX = kFormat != Format::kBf16;       // activations have scales
+  static constexpr int kXBoxes = x_boxes(kFormat);                 // 128-byte rows of x in a group
+  static constexpr int kXBytes = x_group_bytes(kFormat, kTokens);  // of x for a group
+  static constexpr bool kStreamsX = streams_x(kFormat, kTokens);   // x is in the ring
+  static constexpr int kGroups = slab_groups(kFormat);             // of x in a slab
   // Elements of the weight's tensor in a row of a slab: words of bit planes.
   static constexpr int kBoxColumns = kBits > 0 ? slab_columns(kFormat) / 32 * kBits
                                                : slab_columns(kFormat);
@@ -100,6 +103,7 @@ struct Share {
     slabs = (split.slabs * (rank + 1) >> split.rank_bits) - first_slab;
     group = first_tile / split.tiles_per_group;
   }
+  __device__ int tiles() const { return end_tile - first_tile; }
 };
 
 template <class P>
@@ -129,8 +133,10 @@ struct Memory {
       : base(ptx::dynamic_smem()), at(C::kFormat, C::kTokens, split) {}
   // Slab i of the ring.
   __device__ uint32_t slab(int i) const {
-    return ptx::smem_address(base) + i * slab_bytes(C::kFormat);
+    return ptx::smem_address(base) + i * stage_bytes(C::kFormat, C::kTokens);
   }
+  // Activations beside it, where they are streamed; as x().
+  __device__ uint32_t x_of_slab(int i) const { return slab(i) + slab_bytes(C::kFormat); }
   __device__ unsigned char* planes(int i) const { return base + i * slab_bytes(C::kFormat); }
   // [kXBoxes][kTokens][128 bytes] of a group of columns, with the 128-byte swizzle
   __device__ unsigned char* x(int group) const { return base + at.x + group * C::kXBytes; }
@@ -149,7 +155,8 @@ struct Memory {
   __device__ ptx::Mbarrier& full(int stage) const { return barriers()[stage]; }
   // Slabs are read: all consumers -> producer.
   __device__ ptx::Mbarrier& empty(int stage) const { return barriers()[kMaxStages + stage]; }
-  // Activations have arrived, or what the prologue exchanges: bytes -> consumers.
+  // Activations that are not streamed have arrived, or what the prologue exchanges: bytes ->
+  // consumers.
   __device__ ptx::Mbarrier& x_full() const { return barriers()[2 * kMaxStages]; }
   // Partial sums of all ranks have arrived: bytes -> consumers.
   __device__ ptx::Mbarrier& exchanged(int buffer) const {

@@ -38,7 +38,7 @@ class OperandProduct {
     for (int slab = 0; slab < share_.slabs; ++slab) {
       const float scale = __shfl_sync(~0u, scales, slab);
       // The shuffle shows the compiler that all lanes have the same descriptors.
-      const uint32_t x = __shfl_sync(~0u, ptx::smem_address(memory_.x(slab)), 0);
+      const uint32_t x = __shfl_sync(~0u, x_address(slab, ring.stage), 0);
       memory_.full(ring.stage).wait(ring.phase);
       float part[C::kTokens / 2];
       const uint32_t weights = memory_.slab(ring.stage);
@@ -56,6 +56,9 @@ class OperandProduct {
   }
 
  private:
+  __device__ uint32_t x_address(int slab, int stage) const {
+    return C::kStreamsX ? memory_.x_of_slab(stage) : ptx::smem_address(memory_.x(slab));
+  }
   __device__ void add(const float (&part)[C::kTokens / 2], float scale, int slab,
                       float (&acc)[C::kSums]) {
 #pragma unroll

@@ -60,7 +60,7 @@ const char* reject(const Context& context, const AttentionInArgs& args) {
   // Where the bits of a token must not depend on the batch, larger batches take the same products.
   if (args.x.dim(0) > (kbit ? gemm::kKbitTokens : gemm::kMaxTokens) &&
       !context.need_batch_invariant)
-    return "for up to 32 tokens, 8 with k-bit weights";
+    return "for up to 64 tokens, 8 with k-bit weights";
   if (args.q.dtype != DType::kBF16) return "for bf16 queries";
   if (args.q.dim(1) == 0) return "no heads";
   if (!context.need_batch_invariant)

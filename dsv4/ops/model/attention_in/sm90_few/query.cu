@@ -25,7 +25,7 @@ gemm::Format format_of(const WeightView& w) {
 }
 
 bool has_many_latents(const Context& context, const AttentionInArgs& args) {
-  if (args.q.dim(0) > gemm::tile_tokens(format_of(args.weights.wq_b), 1)) return true;
+  if (args.q.dim(0) > kernel::tile_tokens(format_of(args.weights.wq_b), 1)) return true;
   const int64_t heads = args.q.dim(1) + ceil_div(args.index_q.rank > 0 ? args.index_q.dim(1) : 0,
                                                  int64_t{kernel::kRanks});
   const int64_t waves =
@@ -57,7 +57,7 @@ void with_kernel(gemm::Format format, bool normalizes, int tokens, const Body& b
   gemm::with_q8_config(format, tokens, [&](auto tile) {
     constexpr int kTokens = decltype(tile)::kTokens;
     using C = kernel::Config<decltype(tile)::kFormat, kTokens>;
-    if constexpr (kTokens == gemm::tile_tokens(C::kFormat, 1))
+    if constexpr (kTokens == kernel::tile_tokens(C::kFormat, 1))
       if (normalizes) return body(kernel::query_kernel<C, true>);
     body(kernel::query_kernel<C, false>);
   });
@@ -81,7 +81,7 @@ const char* reject_weight(const WeightView& w, const WeightView& wq_a) {
 const char* finish_few_reject(const Context& context, const AttentionInArgs& args) {
   if (context.device->info().major != 9) return "for Hopper";
   if (context.numerics != Numerics::kOfficial) return "rounds to bf16";
-  if (args.q.dim(0) > gemm::kMaxTokens) return "for up to 32 tokens";
+  if (args.q.dim(0) > gemm::kMaxTokens) return "for up to 64 tokens";
   const AttentionInWeights& w = args.weights;
   if (args.q.dtype != DType::kBF16 || w.q_norm.dtype != DType::kBF16)
     return "for bf16 queries and norms";
@@ -116,7 +116,7 @@ void finish_few(const Context& context, const AttentionInArgs& args, const Const
   if (device.is_dry_run()) return;
   kernel::Params params = kernel::make_params(args, latent, rows, make_tma_map);
   if (!normalizes) kernel::use_stored(params, stored, make_tma_map);
-  const int tokens = gemm::tile_tokens(params.format, t);
+  const int tokens = kernel::tile_tokens(params.format, t);
   with_kernel(params.format, normalizes, tokens, [&](auto* run) {
     launch(device, "attention_in_few", run,
            {.grid = kernel::kRanks * int64_t{params.num_clusters()},

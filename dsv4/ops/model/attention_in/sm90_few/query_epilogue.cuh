@@ -140,7 +140,7 @@ template <class C>
 __device__ void finish_index_head(const Params& p, const Memory<C>& memory, Products<C>& products,
                                   int head, int thread) {
   constexpr int kPitch = kIndexWidth + 4, kPer = kIndexWidth / kWarp;
-  static_assert(C::kSummed * kPitch * 4 <= kMinStages * C::kSlab);
+  static_assert(C::kSummed * kPitch * 4 <= kMinStages * C::kStage);
   float* const rows = reinterpret_cast<float*>(memory.base);  // [kSummed][kPitch]
   const int group = thread / (kConsumers / 2);
   if (group == 1) rotate_rows(memory, products, thread);

@@ -5,12 +5,13 @@
 //            The first clusters append rows (append_cluster.cuh), which take less time
 // Bound      reading the weights: 128 KB per CTA at K = 1024
 // Tiles      a slab is 128 rows x 128 columns of FP8 (16 KB), a stage of the ring: two tiles of
-//            wgmma with weights as M (64 rows) and tokens as N (8, 16, 32). Products of a slab
+//            wgmma with weights as M (64 rows) and tokens as N (8 to 64). Products of a slab
 //            start at zero and are added in f32 times the scales of its columns, the official
 //            arithmetic. A slab of bit planes has 256 columns (weights/kbit_planes)
 // Roles      warps 0 - 3, 4 - 7: a tile each | warp 8, lane 0: copies | warp 9: cos and sin
 // Latents    every CTA normalizes and quantizes all of them, or copies the codes that
-//            normalize_kernel has stored (query_latent.cuh)
+//            normalize_kernel has stored (query_latent.cuh): of up to 32 tokens all of them, of
+//            more a slab of codes beside each slab of weights, in the ring
 // Order      the ring is filled before the wait for the previous kernel
 // Exchange   one sum of squares per token and rank of a head, to all ranks (st.async), added in
 //            rank order; cos and sin, of which each CTA computes those of a quarter of the tokens.
@@ -19,7 +20,7 @@
 //            empty[s]   256       | consumers  | producer
 //            exchanged  1 + bytes | all ranks  | consumers
 //            rotated    1 + bytes | all ranks  | warps 4 - 7, where rows rotate
-//            x_full     1 + bytes | producer   | consumers, of stored codes
+//            x_full     1 + bytes | producer   | consumers, of stored codes that stay
 //            named 1    256       | consumers  | consumers
 
 #pragma once
@@ -70,21 +71,25 @@ class Producer {
     if (work.rotates()) expect(memory_.rotated(), p_.tokens * kPairs * sizeof(float2));
   }
   __device__ void fill() {
-    while (slab_ < min(p_.stages, p_.slabs)) copy_slab();
+    while (slab_ < min(p_.stages, p_.slabs)) copy_slab<false>();
   }
-  // Stored codes of all latents.
+  // Stored codes of all latents, or of the columns whose slabs fill() copied.
   __device__ void copy_x() const {
-    ptx::Mbarrier& full = memory_.x_full();
-    full.expect_tx(p_.groups * C::kXBytes);
-    for (int group = 0; group < p_.groups; ++group)
-      ptx::cp_async_bulk_tensor_2d(ptx::smem_address(memory_.x(group)), &p_.codes, full,
-                                   group * kGroup, 0);
-    full.arrive();
+    if constexpr (C::kStreamsX) {
+      for (int slab = 0; slab < slab_; ++slab)
+        copy_codes(memory_.x_of_slab(slab), slab, memory_.full(slab));
+    } else {
+      ptx::Mbarrier& full = memory_.x_full();
+      full.expect_tx(p_.groups * C::kXBytes);
+      for (int group = 0; group < p_.groups; ++group)
+        copy_codes(ptx::smem_address(memory_.x(group)), group, full);
+      full.arrive();
+    }
   }
   __device__ void stream() {
     while (slab_ < p_.slabs) {
       memory_.empty(ring_.stage).wait(ring_.phase ^ 1);
-      copy_slab();
+      copy_slab<C::kStreamsX>();
     }
   }
 
@@ -93,11 +98,17 @@ class Producer {
     barrier.expect_tx(bytes);
     barrier.arrive();
   }
+  __device__ void copy_codes(uint32_t to, int group, ptx::Mbarrier& full) const {
+    ptx::cp_async_bulk_tensor_2d(to, &p_.codes, full, group * kGroup, 0);
+  }
+  // kWithX: with the codes of its columns, which otherwise come later, or are not streamed.
+  template <bool kWithX>
   __device__ void copy_slab() {
     ptx::Mbarrier& full = memory_.full(ring_.stage);
-    full.expect_tx(C::kSlab);
+    full.expect_tx(C::kStage);
     ptx::cp_async_bulk_tensor_2d_evict_first(memory_.slab(ring_.stage), &weight_.weight, full,
                                              slab_ * C::kBoxColumns, row_);
+    if constexpr (kWithX) copy_codes(memory_.x_of_slab(ring_.stage), slab_, full);
     full.arrive();
     ++slab_;
     ring_.next(p_.stages);
@@ -150,8 +161,9 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, const Scales<
     const float scale = __shfl_sync(~0u, lane_scale, slab);
     memory.full(ring.stage).wait(ring.phase);
     float part[C::kSums];
-    gemm::multiply_shared<__nv_fp8_e4m3, C::kTokens>(part, memory.slab(ring.stage) + tile,
-                                                     ptx::smem_address(memory.x(slab)));
+    const uint32_t codes =
+        C::kStreamsX ? memory.x_of_slab(ring.stage) : ptx::smem_address(memory.x(slab));
+    gemm::multiply_shared<__nv_fp8_e4m3, C::kTokens>(part, memory.slab(ring.stage) + tile, codes);
     memory.empty(ring.stage).arrive();
     ring.next(p.stages);
 #pragma unroll

@@ -178,7 +178,7 @@ __device__ void load_latents(const Params& p, const Memory<C>& memory, int threa
     ptx::fence_proxy_async();
   }
   sync_consumers();
-  if constexpr (C::kBits == 0) memory.x_full().wait(0);
+  if constexpr (C::kBits == 0 && !C::kStreamsX) memory.x_full().wait(0);
 }
 
 struct NormalizeParams {

@@ -28,23 +28,33 @@ inline constexpr int kProducerWarp = kConsumerWarps, kRotationWarp = kProducerWa
 inline constexpr int kThreads = kConsumers + 2 * kWarp;
 inline constexpr int kMinStages = 2, kMaxStages = 8, kMaxGroups = kWarp;
 
-// A slab of the ring: two slabs of gemm/sm90.
-constexpr int stage_bytes(gemm::Format format) {
+// A CTA's slab: two slabs of gemm/sm90.
+constexpr int cta_slab_bytes(gemm::Format format) {
   return kRows / gemm::kTileRows * gemm::slab_bytes(format);
 }
-// CTAs of an SM. Sums and shared memory of 8 tokens take more of bit planes than of FP8.
+// A stage of its ring: a slab, and codes that are streamed.
+constexpr int cta_stage_bytes(gemm::Format format, int tokens) {
+  return cta_slab_bytes(format) +
+         (gemm::streams_x(format, tokens) ? gemm::x_group_bytes(format, tokens) : 0);
+}
+// CTAs of an SM. Sums and shared memory of 8 tokens take more of bit planes than of FP8, and of
+// FP8 the sums of more than 32 tokens.
 constexpr int ctas_of_sm(gemm::Format format, int tokens) {
-  return gemm::bits_of(format) > 0 && tokens > 2 ? 2 : 3;
+  return gemm::streams_x(format, tokens) || (gemm::bits_of(format) > 0 && tokens > 2) ? 2 : 3;
+}
+// Tokens of a CTA, which has all of them; more than the smallest tile are stored as codes.
+constexpr int tile_tokens(gemm::Format format, int64_t tokens) {
+  return gemm::tile_tokens(format, tokens, true);
 }
 // Tokens that the sums of a thread stand for: the columns of a product are at least 8.
 constexpr int summed_tokens(int tokens) {
   return tokens < 8 ? 8 : tokens;
 }
 
-// kFormat: of both weights. kTokens: 8, 16 or 32; 2 or 8 of bit planes.
+// kFormat: of both weights. kTokens: 8, 16, 32, 48 or 64; 2 or 8 of bit planes.
 template <gemm::Format kFormat, int kTokens>
 struct Config : gemm::Config<kFormat, kTokens> {
-  static constexpr int kSlab = stage_bytes(kFormat);
+  static constexpr int kSlab = cta_slab_bytes(kFormat), kStage = cta_stage_bytes(kFormat, kTokens);
   static constexpr int kSummed = summed_tokens(kTokens);
   static constexpr int kCtas = ctas_of_sm(kFormat, kTokens);
   // Groups of 128 columns of the latents in registers at a time.
@@ -84,8 +94,10 @@ struct Layout {
 
   // tokens: of a tile.
   DSV4_HD constexpr Layout(gemm::Format format, int tokens, int groups, int stages)
-      : x(stages * stage_bytes(format)),
-        squares(x + groups * gemm::x_boxes(format) * tokens * gemm::kSlabBytes),
+      : x(stages * cta_stage_bytes(format, tokens)),
+        squares(x + (gemm::streams_x(format, tokens)
+                         ? 0
+                         : groups * gemm::x_group_bytes(format, tokens))),
         exchange(squares + summed_tokens(tokens) * kConsumerWarps * 4),
         x_scale(exchange + kRanks * summed_tokens(tokens) * 4),
         rotation(x_scale + groups * tokens * 4),
@@ -109,8 +121,10 @@ struct Memory {
   __device__ explicit Memory(const Params& p)
       : base(ptx::dynamic_smem()), at(C::kFormat, C::kTokens, p.groups, p.stages) {}
   // [kRows][128 bytes], with the 128-byte swizzle; of bit planes without
-  __device__ uint32_t slab(int stage) const { return ptx::smem_address(base) + stage * C::kSlab; }
+  __device__ uint32_t slab(int stage) const { return ptx::smem_address(base) + stage * C::kStage; }
   __device__ unsigned char* planes(int stage) const { return base + stage * C::kSlab; }
+  // Codes beside it, where they are streamed; as x().
+  __device__ uint32_t x_of_slab(int stage) const { return slab(stage) + C::kSlab; }
   // [kXBoxes][kTokens][128 bytes] codes of a group, with the 128-byte swizzle
   __device__ unsigned char* x(int group) const { return base + at.x + group * C::kXBytes; }
   __device__ float* squares() const { return floats(at.squares); }
@@ -128,7 +142,7 @@ struct Memory {
   __device__ ptx::Mbarrier& exchanged() const { return barriers()[2 * kMaxStages]; }
   // Rotations of all tokens have arrived: bytes -> the second consumer group.
   __device__ ptx::Mbarrier& rotated() const { return barriers()[2 * kMaxStages + 1]; }
-  // Stored codes of all latents have arrived: bytes -> consumers.
+  // Stored codes of all latents have arrived, where they are not streamed: bytes -> consumers.
   __device__ ptx::Mbarrier& x_full() const { return barriers()[2 * kMaxStages + 2]; }
 
  private:
@@ -174,7 +188,7 @@ Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
            .format = gemm::format_of(w.wq_b, {.quantize = true})};
   p.row_clusters = static_cast<int>(sm90_few::num_clusters(p.rows));
   p.slabs = p.groups / gemm::slab_groups(p.format);
-  p.stages = stages_of(p.format, gemm::tile_tokens(p.format, p.tokens), p.groups);
+  p.stages = stages_of(p.format, tile_tokens(p.format, p.tokens), p.groups);
   if (args.index_q.rank == 0) return p;
   p.index = make_weight(w.indexer.wq_b, static_cast<int>(args.index_q.dim(1)), make_map);
   p.index_out = args.index_q.as<bf16>();
@@ -192,11 +206,11 @@ void use_stored(Params& p, const StoredLatents& latents, const MakeMap& make_map
   p.code_scales = latents.scales.as<uint8_t>();
   if (gemm::bits_of(p.format) > 0) return;
   p.codes = make_map(tma_rows(latents.codes.data, DType::kE4M3, p.tokens, latents.codes.dim(1),
-                              latents.codes.row_stride(), gemm::tile_tokens(p.tokens), kGroup,
+                              latents.codes.row_stride(), tile_tokens(p.format, p.tokens), kGroup,
                               TmaSwizzle::k128));
 }
 
-static_assert(sizeof(sm90_few::Shared) <= stage_bytes(gemm::Format::kKbit4),
+static_assert(sizeof(sm90_few::Shared) <= cta_slab_bytes(gemm::Format::kKbit4),
               "clusters that append have the ring");
 
 }  // namespace dsv4::attention_in_kernel::query

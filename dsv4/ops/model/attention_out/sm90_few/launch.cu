@@ -1,4 +1,5 @@
-// Two launches: u = o wo_a^T as Q8, then y = u wo_b^T.
+// Two launches: u = o wo_a^T as Q8, then y = u wo_b^T. With more than a few tokens one before
+// them, which stores o in f16; the tokens of a prompt are converted by every CTA.
 
 #include "dsv4/ops/gemm/sm90/small_m/launch_shape.cuh"
 #include "dsv4/ops/model/attention_out/sm90_few/launch.cuh"
@@ -24,7 +25,7 @@ void run_wo_a(const Context& context, const gemm::Product& p, const U& u) {
   if (device.is_dry_run()) return;
   const gemm::Shape shape = shape_of_wo_a(p, context.need_batch_invariant);
   const gemm::Split split = gemm::make_split(shape, device.info().num_sms);
-  const int tokens = gemm::tile_tokens(shape.tokens);
+  const int tokens = gemm::tile_tokens(shape);
   const Params params = make_params(p, split, tokens, u.codes, u.scales, make_tma_map);
   gemm::with_tokens<gemm::Format::kFp8Bf16>(tokens, [&](auto config) {
     using C = decltype(config);
@@ -36,16 +37,18 @@ void run_wo_a(const Context& context, const gemm::Product& p, const U& u) {
 }  // namespace
 
 const char* reject(const Context& context, const AttentionOutArgs& args) {
-  // With fewer, quantizing u in the second product, as parts do, takes no longer.
+  // With fewer, quantizing u in the second product, as parts do, takes no longer. From 9 to 32
+  // tokens parts have other bits, which stay as they are.
   const int64_t tokens = args.o.dim(0);
-  if ((tokens <= gemm::kQuantizeTokens || tokens > gemm::kConvertTokens) &&
-      !context.need_batch_invariant)
-    return "for 5 to 8 tokens";
+  const bool few = tokens > gemm::kQuantizeTokens && tokens <= gemm::kConvertTokens;
+  const bool many = tokens > gemm::kResidentTokens && tokens <= gemm::kMaxTokens;
+  if (!few && !many && !context.need_batch_invariant) return "for 5 to 8 and 33 to 64 tokens";
   if (args.wo_a.format != WeightFormat::kFp8Block || args.wo_b.format != WeightFormat::kFp8Block)
     return "for fp8 weights";
   if (args.wo_a.n / args.groups % gemm::kScaleColumns != 0)
     return "rows of a group must be a multiple of 128";
-  if (const char* why = gemm::reject(context, product_of_wo_a(args))) return why;
+  if (const char* why = gemm::reject(context, product_of_wo_a(args, {.x = rows_of_o(args)})))
+    return why;
   // Temporaries are aligned.
   const int64_t rows = args.wo_a.n;
   const U u{{TensorMeta::contiguous(DType::kE4M3, {tokens, rows}), nullptr},
@@ -59,7 +62,16 @@ void run(const Context& context, const AttentionOutArgs& args) {
   if (t == 0) return;
   const Scratch::Scope scope(device.workspace());
   const U u = take_u(device.workspace(), t, args.wo_a.n);
-  run_wo_a(context, product_of_wo_a(args), u);
+  gemm::Activations o{.x = rows_of_o(args)};
+  if (t > gemm::kConvertTokens && t <= gemm::kMaxTokens) {
+    const gemm::StoredF16 stored =
+        make_stored_o(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+          return device.workspace().take(dtype, shape);
+        });
+    gemm::store_f16(device, rows_of_o(args), stored);
+    o = stored.activations();
+  }
+  run_wo_a(context, product_of_wo_a(args, o), u);
   gemm::run(context, product_of_wo_b(args, u));
 }
 

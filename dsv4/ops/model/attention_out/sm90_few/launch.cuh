@@ -11,12 +11,20 @@ namespace dsv4::attention_out_kernel::sm90_few {
 
 inline constexpr int kPairOfTiles = gemm::kScaleColumns / gemm::kTileRows;
 
-// u = o wo_a^T, without a place for it.
-inline gemm::Product product_of_wo_a(const AttentionOutArgs& args) {
-  const int64_t t = args.o.dim(0);
-  return {.in = {.x = args.o.reshape({t, args.o.dim(1) * args.o.dim(2)})},
-          .weight = args.wo_a,
-          .groups = args.groups};
+// u = o wo_a^T, without a place for it. o: as it is, or stored in f16.
+inline gemm::Product product_of_wo_a(const AttentionOutArgs& args, const gemm::Activations& o) {
+  return {.in = o, .weight = args.wo_a, .groups = args.groups};
+}
+inline ConstTensorView rows_of_o(const AttentionOutArgs& args) {
+  return args.o.reshape({args.o.dim(0), args.o.dim(1) * args.o.dim(2)});
+}
+
+// A place for o in f16. make: of a dtype and a shape.
+template <class Make>
+gemm::StoredF16 make_stored_o(const AttentionOutArgs& args, const Make& make) {
+  const int64_t t = args.o.dim(0), columns = args.o.dim(1) * args.o.dim(2);
+  return {.values = make(DType::kF16, {t, columns}),
+          .scales = make(DType::kE8M0, {t, columns / gemm::kScaleColumns})};
 }
 
 inline gemm::Shape shape_of_wo_a(const gemm::Product& p, bool by_columns = false) {

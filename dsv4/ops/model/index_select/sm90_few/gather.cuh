@@ -172,7 +172,8 @@ namespace gather {
 
 // grid: C::kCtas per query
 template <class C, class W>
-__global__ void __launch_bounds__(C::kThreads, 1) select_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(C::kThreads, C::kCtasOfSm)
+    select_kernel(const __grid_constant__ Params p) {
   ptx::griddepcontrol_launch_dependents();
   auto& shared = *reinterpret_cast<GatherShared<C>*>(ptx::dynamic_smem());
   auto* const b = reinterpret_cast<uint4*>(&shared + 1);

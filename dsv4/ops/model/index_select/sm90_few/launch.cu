@@ -10,9 +10,9 @@ namespace dsv4::index_select_kernel::sm90_few {
 
 namespace {
 
-// Where `parts` is as fast, which loads a key once for several queries: 32 queries of 1,024
-// entries, and clusters of one wave above that.
-constexpr int64_t kFewVisible = 1024, kFewQueries = 32, kManyQueries = 15;
+// Where `parts` is as fast, which loads a key once for several queries: many queries of more
+// entries than a cluster gathers, and clusters of one wave above that.
+constexpr int64_t kFewVisible = Few::kMost, kFewQueries = 64, kManyQueries = 15;
 constexpr int64_t kWideQueries = 7;  // clusters of 16 that run at a time
 
 // A kernel with its clusters, for one type of weights.
@@ -80,7 +80,9 @@ void run(const Context& context, const IndexSelectArgs& args) {
   if (device.is_dry_run() || queries == 0) return;
   with_float_type(args.weights.dtype, [&](auto w) {
     using W = decltype(w);
-    if (args.max_visible <= Few::kMost) {
+    if (args.max_visible <= FewOfMany::kMost && queries > kManyQueries) {
+      gathering<FewOfMany, W>(params).run(device, params, queries);
+    } else if (args.max_visible <= Few::kMost) {
       run<W>(device, params, queries, gathering<Few, W>(params), gathering<FewWide, W>(params));
     } else {
       run<W>(device, params, queries, exchanging<Many, W>(params), exchanging<ManyWide, W>(params));

@@ -29,9 +29,11 @@ using Many = Config<8, 16, 2>;
 using ManyWide = Config<16, 16, 2>;  // few queries
 
 // A cluster of few entries: a warp has kTiles tiles of keys, once, and the first CTA selects.
-template <int kCtas_, int kWarps_, int kTiles_, int kTogether_>
+// kCtasOfSm: CTAs of an SM, at least.
+template <int kCtas_, int kWarps_, int kTiles_, int kTogether_, int kCtasOfSm_ = 1>
 struct GatherConfig {
   static constexpr int kCtas = kCtas_, kWarps = kWarps_, kTiles = kTiles_, kTogether = kTogether_;
+  static constexpr int kCtasOfSm = kCtasOfSm_;
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kWarpKeys = kTiles * indexer_kernel::kTileKeys;
   static constexpr int kMost = kCtas * kWarps * kWarpKeys;  // entries of a query
@@ -45,6 +47,8 @@ struct GatherConfig {
 };
 using Few = GatherConfig<8, 8, 2, 2>;       // up to 2,048 entries
 using FewWide = GatherConfig<16, 8, 1, 4>;  // up to 2,048 entries, few queries
+// Up to 2,048 entries, more queries than one CTA of each SM has clusters for.
+using FewOfMany = GatherConfig<8, 8, 2, 1, 2>;
 
 struct Params {
   indexer_kernel::Queries queries;
