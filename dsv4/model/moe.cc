@@ -23,13 +23,14 @@ void run_moe(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& 
                .swiglu_limit = m.swiglu_limit,
                .acc = acc,
                .fetch = weights.fetch.homes.empty() ? nullptr : &weights.fetch};
-  if (step.waves == nullptr) return moe(step.context, args);
   ExpertImages images = weights.images;
-  images.places = step.waves->begin_layer(step.layer);
-  args.routed = images;
-  args.fetch = nullptr;
+  if (step.waves != nullptr) {
+    step.waves->begin_layer(step.layer, images);
+    args.routed = images, args.fetch = nullptr;
+    moe(step.context, args);
+    return step.waves->end_layer(step.layer);
+  }
   moe(step.context, args);
-  step.waves->end_layer(step.layer);
 }
 
 }  // namespace dsv4
