@@ -23,6 +23,7 @@
 namespace dsv4 {
 
 class Device;
+class FetchBeside;
 
 // Steps of more tokens that are not captured read whole layers. Fewer tokens choose fewer than
 // about three quarters of 256 experts.
@@ -41,6 +42,13 @@ struct WavePlan {
 };
 // place_of: [layers, e], as ExpertStore::read_places() gives them
 WavePlan plan_waves(const ExpertStore& store, std::span<const int32_t> place_of);
+
+// Decode steps of so many tokens or more compute the experts that are in their places while the
+// others come; with fewer, the launches that it takes cost as much as it hides.
+inline constexpr int64_t kLeastBesideTokens = 4;
+
+// For the steps of one stream. CUDA builds.
+std::unique_ptr<FetchBeside> make_store_fetch(Device& device, const ExpertStore& store);
 
 // For the steps of one stream. CUDA builds.
 class StoreWaves : public ExpertWaves {

@@ -70,6 +70,7 @@ struct RankLists {
 };
 
 struct ExpertImages;  // ops/parts/experts/expert_stack.h
+class FetchBeside;    // ops/parts/experts_fetch/fetch_beside.h
 
 // The experts of a model that has some of them in host memory, streamed past a step of many tokens
 // instead of fetched by it: which ones are chosen does not matter, nearly all are.
@@ -107,6 +108,8 @@ struct Step {
   int64_t layer = -1;  // that is computed at present, for errors of exchanges and for waves
   // Null: the step brings the experts that it chose itself, where the model's are fetched.
   ExpertWaves* waves = nullptr;
+  // Not null: it brings them beside the products of the others.
+  FetchBeside* beside = nullptr;
 
   const EntryLists& window() const { return groups[kWindowGroup]; }
   bool official() const { return context.numerics == Numerics::kOfficial; }
