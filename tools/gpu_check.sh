@@ -152,6 +152,8 @@ BUDGETS
       # All 61 layers, whose copies share 90 GiB of host memory.
       bench store_pro_k2 decode --synthetic pro --experts k2-e4m3 --experts-memory auto --share-copies --host-memory 90G \
         --batch 1,8 --steps 64
+      bench store_pro_k2_prompt prefill --synthetic pro --experts k2-e4m3 --experts-memory auto --share-copies --host-memory 60G \
+        --chunk 8192 --tokens 16384
       # All 43 layers with 3-bit experts take 113 GiB; 24 of them fit in an 80 GB GPU.
       memory=$("$bin/dsv4" inspect device --json | grep -o '"memory_bytes":[0-9]*' | head -n 1 | cut -d: -f2)
       layers=()

@@ -34,6 +34,7 @@
 #include "dsv4/engine/expert_waves.h"
 #include "dsv4/engine/runner.h"
 #include "dsv4/engine/workspace.h"
+#include "dsv4/ops/parts/experts_fetch/fetch_beside.h"
 
 namespace dsv4 {
 namespace {
@@ -144,6 +145,7 @@ class DeviceRunner : public Runner {
   std::vector<std::unique_ptr<PieceList>> piece_lists_;  // that no transfer uses now
   CopyStream copy_stream_;
   std::unique_ptr<StoreWaves> waves_;  // null: all experts are on the device
+  std::unique_ptr<FetchBeside> beside_;
 };
 
 DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits,
@@ -170,7 +172,10 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
     if (device_.workspace().reserved_bytes() == 0) device_.workspace().reserve(workspace_.kernels);
     lt_prepare(device_);
   }
-  if (model.expert_store() != nullptr) waves_ = make_store_waves(device_, *model.expert_store());
+  if (ExpertStore* const store = model.expert_store(); store != nullptr) {
+    waves_ = make_store_waves(device_, *store);
+    beside_ = make_store_fetch(device_, *store);
+  }
 }
 
 DeviceRunner::~DeviceRunner() {
@@ -224,7 +229,11 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
 // where it is timed kernel by kernel.
 void DeviceRunner::choose_experts(Step& step, bool decodes) {
   if (waves_ == nullptr) return;
-  if (decodes || step.num_tokens <= kMostFetchedTokens) return waves_->places_changed();
+  if (decodes || step.num_tokens <= kMostFetchedTokens) {
+    // Kernels are timed one by one on one stream.
+    if (captures() && step.num_tokens >= kLeastBesideTokens) step.beside = beside_.get();
+    return waves_->places_changed();
+  }
   waves_->begin_step();
   step.waves = waves_.get();
 }

@@ -3,8 +3,7 @@
 //
 // An expert that a decode step chose counts once in that step, however many tokens chose it. It is
 // a hit, or a miss: moved to a place, or read at home for want of one. Prompts' steps stream whole
-// layers and count bytes alone; experts that find no room there are read at home, which is not
-// counted, because only the device knows which of them were chosen.
+// layers and count bytes alone.
 
 #pragma once
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/stored_images_test.h"
 #include "dsv4/ops/parts/experts_fetch/choices_test.h"
@@ -42,7 +43,7 @@ void copy(std::span<const CopyPiece> pieces) {
     std::memcpy(piece.to, piece.from, static_cast<size_t>(piece.bytes));
 }
 
-// Prompts between decode steps. The copies of a layer run as early as they may: when the layer two
+// Prompts between decode steps. The copies of a wave run as early as they may: when the wave two
 // before has been read.
 void check_waves(const ExpertPlaces& places) {
   Scene scene(places);
@@ -52,24 +53,29 @@ void check_waves(const ExpertPlaces& places) {
     std::vector<int32_t> place_of(static_cast<size_t>(places.all()));
     scene.store.read_places(place_of);
     const WavePlan plan = plan_waves(scene.store, place_of);
-    copy(plan.of_layer(0)), copy(plan.of_layer(1));
-    int64_t at_home = 0;
+    ASSERT_EQ(std::ssize(plan.first_wave), places.layers() + 1);
+    for (int64_t w = 0; w < std::min<int64_t>(2, plan.waves()); ++w) copy(plan.of_wave(w));
+    int64_t bytes = 0, seen = 0;
     for (int64_t l = 0; l < places.layers(); ++l) {
       const int64_t* const addresses = plan.addresses.data() + l * kExperts;
-      ASSERT_EQ(scene.images.broken(l, addresses), -1) << "layer " << l << " round " << round;
-      for (int64_t e = 0; e < kExperts; ++e)
-        at_home += addresses[e] == reinterpret_cast<int64_t>(scene.store.home(l, e)) ? 1 : 0;
-      EXPECT_LE(std::ssize(plan.of_layer(l)), places.half);
-      if (l + 2 < places.layers()) copy(plan.of_layer(l + 2));
+      const int64_t first = plan.first_wave[static_cast<size_t>(l)];
+      const int64_t end = plan.first_wave[static_cast<size_t>(l + 1)];
+      const int64_t missing = places.experts - places.kept(l);
+      EXPECT_EQ(end - first, missing == 0 ? 1 : ceil_div(missing, places.half)) << l;
+      for (int64_t w = first; w < end; ++w) {
+        for (int64_t e = 0; e < kExperts; ++e) {
+          if (plan.turn_of[static_cast<size_t>(l * kExperts + e)] != w - first) continue;
+          ++seen;
+          EXPECT_TRUE(scene.images.is_at(l, e, addresses[e]))
+              << "layer " << l << " expert " << e << " round " << round;
+        }
+        EXPECT_LE(std::ssize(plan.of_wave(w)), places.half);
+        for (const CopyPiece& piece : plan.of_wave(w)) bytes += piece.bytes;
+        if (w + 2 < plan.waves()) copy(plan.of_wave(w + 2));
+      }
     }
-    // As many as can be are streamed: the others have a place, or found none left.
-    EXPECT_EQ(std::ssize(plan.copies) + at_home + places.resident(), places.all());
-    int64_t room = 0;
-    for (int64_t l = 0; l < places.layers(); ++l)
-      room += std::min(places.half, places.experts - places.kept(l));
-    EXPECT_EQ(std::ssize(plan.copies), room);
-    int64_t bytes = 0;
-    for (const CopyPiece& piece : plan.copies) bytes += piece.bytes;
+    EXPECT_EQ(seen, places.all());  // each in one turn of its layer
+    EXPECT_EQ(std::ssize(plan.copies) + places.resident(), places.all());
     EXPECT_EQ(plan.bytes, bytes);
   }
 }

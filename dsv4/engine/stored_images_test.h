@@ -33,12 +33,14 @@ class StoredImages {
 
   // The first expert whose bytes are not at its address, [e]; -1: none.
   int64_t broken(int64_t layer, const int64_t* addresses) const {
-    for (int64_t e = 0; e < experts_; ++e) {
-      const auto& image = images_[static_cast<size_t>(layer * experts_ + e)];
-      const auto* at = reinterpret_cast<const std::byte*>(addresses[e]);
-      if (std::memcmp(at, image.data(), image.size()) != 0) return e;
-    }
+    for (int64_t e = 0; e < experts_; ++e)
+      if (!is_at(layer, e, addresses[e])) return e;
     return -1;
+  }
+  bool is_at(int64_t layer, int64_t expert, int64_t address) const {
+    const auto& image = images_[static_cast<size_t>(layer * experts_ + expert)];
+    return std::memcmp(reinterpret_cast<const std::byte*>(address), image.data(), image.size()) ==
+           0;
   }
 
  private:

@@ -2,6 +2,8 @@
 
 #include "dsv4/model/ranks.h"
 #include "dsv4/ops/model/moe/moe.h"
+#include "dsv4/ops/parts/experts_fetch/experts_fetch.h"
+#include "dsv4/ops/parts/experts_fetch/fetch_beside.h"
 
 namespace dsv4 {
 
@@ -9,6 +11,7 @@ void run_moe(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& 
              const TensorView& acc) {
   if (step.ranks != nullptr) return moe_of_ranks(step, weights, boundary, acc);
   const ModelConfig& m = step.config;
+  ExpertsFetchArgs fetch = weights.fetch;
   MoeArgs args{.x = boundary.x,
                .boundary = boundary,
                .ids = step.ids,
@@ -22,14 +25,20 @@ void run_moe(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& 
                .normalize = m.normalize_weights,
                .swiglu_limit = m.swiglu_limit,
                .acc = acc,
-               .fetch = weights.fetch.homes.empty() ? nullptr : &weights.fetch};
-  if (step.waves == nullptr) return moe(step.context, args);
+               .fetch = fetch.homes.empty() ? nullptr : &fetch};
   ExpertImages images = weights.images;
-  images.places = step.waves->begin_layer(step.layer);
-  args.routed = images;
-  args.fetch = nullptr;
+  if (step.waves != nullptr) {
+    step.waves->begin_layer(step.layer, images);
+    args.routed = images, args.fetch = nullptr;
+    moe(step.context, args);
+    return step.waves->end_layer(step.layer);
+  }
+  if (step.beside != nullptr && args.fetch != nullptr) {
+    fetch.beside = step.beside, fetch.turn_of = step.beside->lists().turn_of;
+    images.turns = step.beside;
+    args.routed = images;
+  }
   moe(step.context, args);
-  step.waves->end_layer(step.layer);
 }
 
 }  // namespace dsv4

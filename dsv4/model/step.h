@@ -69,14 +69,17 @@ struct RankLists {
   ConstTensorView in_order;  // [T] I32: 0, 1, ..
 };
 
+struct ExpertImages;  // ops/parts/experts/expert_stack.h
+class FetchBeside;    // ops/parts/experts_fetch/fetch_beside.h
+
 // The experts of a model that has some of them in host memory, streamed past a step of many tokens
 // instead of fetched by it: which ones are chosen does not matter, nearly all are.
 class ExpertWaves {
  public:
   virtual ~ExpertWaves() = default;
-  // [e] I64: where the layer's experts are for what is enqueued next, up to end_layer(). Layers
-  // come in order.
-  virtual ConstTensorView begin_layer(int64_t layer) = 0;
+  // Sets the places and the turns of the layer's experts, for what is enqueued next, up to
+  // end_layer(). Layers come in order.
+  virtual void begin_layer(int64_t layer, ExpertImages& images) = 0;
   virtual void end_layer(int64_t layer) = 0;
 };
 
@@ -105,6 +108,8 @@ struct Step {
   int64_t layer = -1;  // that is computed at present, for errors of exchanges and for waves
   // Null: the step brings the experts that it chose itself, where the model's are fetched.
   ExpertWaves* waves = nullptr;
+  // Not null: it brings them beside the products of the others.
+  FetchBeside* beside = nullptr;
 
   const EntryLists& window() const { return groups[kWindowGroup]; }
   bool official() const { return context.numerics == Numerics::kOfficial; }

@@ -18,8 +18,8 @@ using test::FetchShape;
 
 // What the kernels before and after a call write and read.
 std::vector<ConstTensorView> touched(const ExpertsFetchArgs& a) {
-  return {a.experts,  a.memory,    a.transient, a.places, a.uses,
-          a.place_of, a.expert_in, a.step,      a.totals, a.counters};
+  return {a.experts,   a.memory, a.transient, a.places,   a.uses,   a.place_of,
+          a.expert_in, a.step,   a.totals,    a.counters, a.turn_of};
 }
 
 void run_emulated(const ExpertsFetchArgs& args, int ctas, uint64_t seed) {
@@ -61,6 +61,7 @@ void check_steps(const FetchShape& s, int steps) {
     ASSERT_TRUE(same(c.args.transient, cpu.args.transient)) << "step " << i;
     ASSERT_TRUE(same(c.args.totals, cpu.args.totals)) << "step " << i;
     ASSERT_TRUE(same(c.args.counters, cpu.args.counters)) << "step " << i;
+    ASSERT_TRUE(same(c.args.turn_of, cpu.args.turn_of)) << "step " << i;
   }
 }
 

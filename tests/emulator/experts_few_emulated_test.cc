@@ -11,112 +11,30 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
 #include "dsv4/ops/kbit/import_mxfp4.h"
 #include "dsv4/ops/parts/experts/experts_case.h"
 #include "dsv4/ops/parts/experts/halves_call.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
-#include "dsv4/ops/parts/experts/sm90_few/kernel.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
-#include "tests/emulator/launch.h"
+#include "tests/emulator/experts_few_runs.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"
 
 namespace dsv4 {
 namespace {
 
-namespace f16 = experts_kernel::sm90_few;
+using emulator::combine, emulator::E4M3, emulator::F16, emulator::Fp4, emulator::kernel;
+using emulator::kFewRuns, emulator::list_of, emulator::result_of, emulator::Run, emulator::Wide;
 using gemm::experts::Params;
 using test::ImagesCase;
 using test::ImagesShape;
-
-struct Run {
-  uint64_t seed;
-  int ctas;
-};
-constexpr Run kRuns[] = {{0, 2}, {1, 3}, {2, 1}, {3, 5}};
-
-template <int K>
-struct F16 {
-  static constexpr gemm::experts::Reader kReader = f16::kReader;
-  static constexpr int kThreads = f16::kThreads;
-  template <bool kGateUp>
-  using Shared = f16::Shared<K>;
-  template <bool kGateUp>
-  static void run(const Params& p) {
-    f16::few_kernel<K, kGateUp>(p);
-  }
-};
-
-// kColumns: of gate and up, at most
-template <int K, int kColumns = gemm::experts_e4m3::kMaxColumns,
-          ImageScale kScale = ImageScale::kE4M4>
-struct E4M3 {
-  static constexpr gemm::experts::Reader kReader = gemm::experts_e4m3::kReader;
-  static constexpr int kThreads = gemm::experts_e4m3::kThreads;
-  template <bool kGateUp>
-  static constexpr int kMost = kGateUp ? kColumns : gemm::experts_e4m3::kMaxColumns;
-  template <bool kGateUp>
-  using Shared = gemm::experts_e4m3::SharedOf<K, kScale, kMost<kGateUp>>;
-  template <bool kGateUp>
-  static void run(const Params& p) {
-    experts_kernel::sm90_few_e4m3::few_kernel<K, kScale, kGateUp, kMost<kGateUp>>(p);
-  }
-};
-template <int K>
-using Wide = E4M3<K, gemm::experts_e4m3::kWideColumns>;
-template <WeightFormat kFormat, int kColumns = gemm::experts_e4m3::kMaxColumns>
-using Fp4 =
-    E4M3<4, kColumns, kFormat == WeightFormat::kMxfp4 ? ImageScale::kUe8m0 : ImageScale::kE4M3>;
-
-template <class Kernels, bool kGateUp>
-emulator::Kernel kernel(const Params& p, const Run& how) {
-  return {{.grid = how.ctas,
-           .block = Kernels::kThreads,
-           .shared = sizeof(typename Kernels::template Shared<kGateUp>),
-           .pdl = true,
-           .resident = 2},
-          [p] { Kernels::template run<kGateUp>(p); }};
-}
-
-// acc[t] += y of the pairs of token t, which are in order of expert.
-void combine(const ExpertsArgs& args, const experts_kernel::Call& call) {
-  const int64_t k = slots(args);
-  for (int64_t t = 0; t < args.x.dim(0); ++t) {
-    std::vector<int32_t> pairs(call.lists.pair_of + t * k, call.lists.pair_of + (t + 1) * k);
-    std::sort(pairs.begin(), pairs.end());
-    for (const int32_t pair : pairs)
-      for (int64_t i = 0; i < args.x.dim(1); ++i)
-        args.acc.row<float>(t)[i] += bf16_to_f32(call.y.row<uint16_t>(pair)[i]);
-  }
-}
-
-template <class Kernels>
-void run_emulated(const ExpertsArgs& args, const Run& how) {
-  Scratch scratch;
-  const experts_kernel::Call call =
-      experts_kernel::make_call(args, how.ctas, Kernels::kReader, scratch);
-  std::vector<emulator::Kernel> kernels{kernel<Kernels, true>(call.gate_up, how),
-                                        kernel<Kernels, false>(call.down, how)};
-  if (call.needs_list()) {
-    kernels.insert(
-        kernels.begin(),
-        {{.block = gemm::experts::kListThreads, .pdl = true}, [args, lists = call.lists] {
-           gemm::experts::list_pairs_kernel(experts_kernel::choices_of(args), lists);
-         }});
-  }
-  kernels.insert(kernels.begin(), emulator::touching(test::placed(args.stack.images())));
-  emulator::launch_stream(kernels, how.seed);
-  combine(args, call);
-}
 
 template <class Kernels>
 void check_kernels(const ImagesShape& shape, const test::ImageSource& source) {
   ImagesCase c(shape, source, source);
   const std::vector<double> want = experts_oracle({}, c.file_args);
   emulator::check_runs(
-      c.arena, static_cast<int>(std::size(kRuns)),
-      [&](int i) { run_emulated<Kernels>(c.args, kRuns[i]); },
+      c.arena, static_cast<int>(std::size(kFewRuns)),
+      [&](int i) { emulator::run_few<Kernels>(c.args, kFewRuns[i]); },
       [&] { EXPECT_EQ(test::compare(c.args.acc, want, {.rel = 0.02, .cosine = 5e-6}), ""); });
 }
 
@@ -137,24 +55,12 @@ void check_wide(const ImagesShape& shape) {
   check_kernels<Wide<K>>(shape, K);
 }
 
-// acc, which was zero, after the first `tokens` tokens.
-template <class Kernels>
-std::vector<float> result_of(const ImagesCase& c, int64_t tokens, const Run& how) {
-  ExpertsArgs args = c.args;
-  const TensorView acc = c.args.acc.slice(0, 0, tokens);
-  args.x = args.x.slice(0, 0, tokens), args.acc = acc;
-  args.experts = args.experts.slice(0, 0, tokens), args.weights = args.weights.slice(0, 0, tokens);
-  std::fill_n(acc.as<float>(), acc.numel(), 0.f);
-  run_emulated<Kernels>(args, how);
-  return {acc.as<float>(), acc.as<float>() + acc.numel()};
-}
-
 // The bits of each token are those that it has with all of the others.
 template <class Kernels>
 void expect_same_bits(const ImagesCase& c, std::initializer_list<int64_t> batches) {
-  const std::vector<float> together = result_of<Kernels>(c, c.args.x.dim(0), kRuns[1]);
+  const std::vector<float> together = result_of<Kernels>(c, c.args.x.dim(0), kFewRuns[1]);
   for (const int64_t tokens : batches) {
-    const std::vector<float> few = result_of<Kernels>(c, tokens, kRuns[0]);
+    const std::vector<float> few = result_of<Kernels>(c, tokens, kFewRuns[0]);
     EXPECT_TRUE(std::equal(few.begin(), few.end(), together.begin())) << tokens;
   }
 }
@@ -206,22 +112,16 @@ TEST(ExpertsFewEmulated, BitsOfWideExpertsDoNotDependOnTheBatch) {
 // Where both take a call, the room for columns changes no bit.
 TEST(ExpertsFewEmulated, WideInstancesHaveTheBitsOfTheOthers) {
   const ImagesCase c({.t = 5, .k = 2, .e = 3, .d = 1312, .inner = 96}, 3, 3);
-  EXPECT_TRUE(result_of<Wide<3>>(c, 5, kRuns[1]) == result_of<E4M3<3>>(c, 5, kRuns[1]));
+  EXPECT_TRUE(result_of<Wide<3>>(c, 5, kFewRuns[1]) == result_of<E4M3<3>>(c, 5, kFewRuns[1]));
 }
 
-emulator::Kernel list_of(const experts_kernel::HalfCall& call) {
-  return {{.block = gemm::experts::kListThreads, .pdl = true},
-          [choices = call.choices, lists = call.lists] {
-            gemm::experts::list_pairs_kernel(choices, lists);
-          }};
-}
 template <class Kernels>
 void run_hidden(const ExpertsHiddenArgs& args, const Run& how) {
   Scratch scratch;
   const experts_kernel::HalfCall call =
       experts_kernel::make_hidden_call(args, how.ctas, Kernels::kReader, scratch);
   std::vector<emulator::Kernel> kernels{emulator::touching({args.experts, args.weights, args.x})};
-  if (call.needs_list()) kernels.push_back(list_of(call));
+  if (call.needs_list()) kernels.push_back(list_of(call.choices, call.lists));
   kernels.push_back(kernel<Kernels, true>(call.product, how));
   emulator::launch_stream(kernels, how.seed);
 }
@@ -232,7 +132,7 @@ void run_output(const ExpertsOutputArgs& args, const Run& how) {
   const experts_kernel::HalfCall call =
       experts_kernel::make_output_call(args, how.ctas, Kernels::kReader, scratch);
   std::vector<emulator::Kernel> kernels{emulator::touching({args.experts, args.hidden})};
-  if (call.needs_list()) kernels.push_back(list_of(call));
+  if (call.needs_list()) kernels.push_back(list_of(call.choices, call.lists));
   kernels.push_back(kernel<Kernels, false>(call.product, how));
   emulator::launch_stream(kernels, how.seed);
   combine({.x = args.acc, .experts = args.experts, .acc = args.acc},
@@ -246,7 +146,7 @@ void expect_bits_in_slices(const ImagesShape& s, const test::ImageSource& source
                            const std::vector<int64_t>& ends) {
   SCOPED_TRACE(text(source.bits, s));
   ImagesCase c(s, source, source);
-  const std::vector<float> whole = result_of<Kernels>(c, s.t, kRuns[1]);
+  const std::vector<float> whole = result_of<Kernels>(c, s.t, kFewRuns[1]);
   const Buffer hidden(DType::kBF16, {s.t * s.k, s.inner}), acc(DType::kF32, {s.t, s.d});
   const test::RankImages ranks(c, inner_ends, ends);
   for (size_t r = 0; r < ends.size(); ++r)
@@ -256,13 +156,13 @@ void expect_bits_in_slices(const ImagesShape& s, const test::ImageSource& source
                          .weights = c.args.weights,
                          .swiglu_limit = c.args.swiglu_limit,
                          .hidden = ranks.columns(hidden, inner_ends, r)},
-                        kRuns[r % std::size(kRuns)]);
+                        kFewRuns[r % std::size(kFewRuns)]);
   for (size_t r = 0; r < ends.size(); ++r)
     run_output<Kernels>({.hidden = hidden,
                          .stack = ranks.stacks[r],
                          .experts = c.args.experts,
                          .acc = ranks.columns(acc, ends, r)},
-                        kRuns[(r + 1) % std::size(kRuns)]);
+                        kFewRuns[(r + 1) % std::size(kFewRuns)]);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), acc.as<float>()));
 }
 
@@ -285,9 +185,9 @@ template <class Kernels>
 void expect_same_bits_anywhere(const ImagesShape& shape, const test::ImageSource& source) {
   SCOPED_TRACE(text(source.bits, shape));
   ImagesCase c(shape, source, source);
-  const std::vector<float> together = result_of<Kernels>(c, shape.t, kRuns[1]);
+  const std::vector<float> together = result_of<Kernels>(c, shape.t, kFewRuns[1]);
   c.args.stack = test::scattered(c.arena, c.args.stack.images());
-  for (const Run& how : kRuns)
+  for (const Run& how : kFewRuns)
     EXPECT_TRUE(result_of<Kernels>(c, shape.t, how) == together) << "run " << how.seed;
 }
 
@@ -299,6 +199,22 @@ TEST(ExpertsFewEmulated, ReadsExpertsThroughATable) {
   expect_same_bits_anywhere<E4M3<3>>({.t = 11, .k = 3, .e = 4, .d = 160, .inner = 96}, 3);
   expect_same_bits_anywhere<Fp4<WeightFormat::kMxfp4>>(few, WeightFormat::kMxfp4);
   expect_same_bits_anywhere<Wide<2>>({.t = 1, .k = 2, .e = 3, .d = 5216, .inner = 32}, 2);
+}
+
+// The sum has what the other choices of a token give; lists of kernels and of their own.
+template <class Kernels>
+void expect_none_adds_nothing(const ImagesShape& shape, const test::ImageSource& source) {
+  SCOPED_TRACE(text(source.bits, shape));
+  const ImagesCase c(shape, source, source);
+  test::break_choices(c);
+  const std::vector<float> got = result_of<Kernels>(c, shape.t, kFewRuns[1]);
+  test::mend_choices(c);
+  EXPECT_TRUE(got == result_of<Kernels>(c, shape.t, kFewRuns[1]));
+}
+TEST(ExpertsFewEmulated, IdsOfNoExpertAddNothing) {
+  expect_none_adds_nothing<F16<3>>({.t = 3, .k = 2, .e = 5, .d = 288, .inner = 96}, 3);
+  expect_none_adds_nothing<E4M3<3>>({.t = 3, .k = 2, .e = 5, .d = 288, .inner = 96}, 3);
+  expect_none_adds_nothing<E4M3<3>>({.t = 11, .k = 4, .e = 4, .d = 160, .inner = 96}, 3);
 }
 
 constexpr WeightFormat kFp4[] = {WeightFormat::kMxfp4, WeightFormat::kNvfp4};
@@ -352,7 +268,7 @@ TEST(ExpertsFewEmulated, Fp4BesideKbit) {
     ImagesCase c({.t = t, .k = 1, .e = 2, .d = 160, .inner = 96, .only = 0}, 3, kFp4[1]);
     std::fill_n(c.args.acc.as<float>(), c.args.acc.numel(), 0.f);
     const std::vector<double> want = experts_oracle({}, c.file_args);
-    result_of<Nvfp4BesideKbit>(c, t, kRuns[1]);
+    result_of<Nvfp4BesideKbit>(c, t, kFewRuns[1]);
     EXPECT_EQ(test::compare(c.args.acc, want, {.rel = 0.02, .cosine = 5e-6}), "");
   }
 }
@@ -379,11 +295,11 @@ template <int kColumns>
 void expect_bits_of_the_import(const ImagesShape& shape) {
   ImagesCase c(shape, WeightFormat::kMxfp4, WeightFormat::kMxfp4);
   const auto t = c.args.x.dim(0);
-  const std::vector<float> fp4 = result_of<Fp4<WeightFormat::kMxfp4, kColumns>>(c, t, kRuns[1]);
+  const std::vector<float> fp4 = result_of<Fp4<WeightFormat::kMxfp4, kColumns>>(c, t, kFewRuns[1]);
   for (ExpertWeights& expert : c.file)
     for (WeightView* w : {&expert.w1, &expert.w3, &expert.w2}) *w = imported(c.arena, *w);
   c.args.stack = test::pack_images(c.arena, c.file);
-  EXPECT_TRUE((fp4 == result_of<E4M3<4, kColumns>>(c, t, kRuns[1])));
+  EXPECT_TRUE((fp4 == result_of<E4M3<4, kColumns>>(c, t, kFewRuns[1])));
 }
 
 TEST(ExpertsFewEmulated, Mxfp4HasTheBitsOfItsImport) {
@@ -413,7 +329,7 @@ TEST(ExpertsFewEmulated, EveryScaleByteOfMxfp4) {
         bytes[0] = byte;
       }
       c.args.stack = test::pack_images(c.arena, c.file);
-      return result_of<Fp4<WeightFormat::kMxfp4>>(c, 3, kRuns[1]);
+      return result_of<Fp4<WeightFormat::kMxfp4>>(c, 3, kFewRuns[1]);
     };
     const std::vector<float> ones = result_with([](int64_t) { return uint8_t{127}; });
     const std::vector<float> got =

@@ -19,6 +19,7 @@
 #include "dsv4/ops/parts/experts/experts_case.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "dsv4/ops/parts/experts/sm90_grouped/call.cuh"
+#include "tests/emulator/experts_in_turns.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"
@@ -90,24 +91,28 @@ std::vector<emulator::Kernel> rows_of(const sm90_grouped::Call& call, int64_t ro
            [&] { sm90_grouped::rows_kernel(call.rows); }}};
 }
 
-// Up: of gate and up.
+// Up: of gate and up. in_turns: if its images are those of `args`
 template <class Up, class Down>
-void run_emulated(const ExpertsArgs& args, const Run& how) {
+void run_emulated(const ExpertsArgs& args, const Run& how,
+                  const emulator::ExpertsInTurns* in_turns = nullptr) {
   Scratch scratch;
   constexpr bool kFolded = std::is_same_v<Up, Folded> || std::is_same_v<Down, Folded>;
   const sm90_grouped::Call call = sm90_grouped::make_call(args, kFolded, scratch);
   std::vector<emulator::Kernel> kernels = rows_of(call, args.x.dim(0));
-  grouped::Params p = call.products;
   const ExpertImages& images = args.stack.images();
-  take_table<Up>(p.gate_up, images.gate_up_codebook, images.gate_up.scale);
-  take_table<Down>(p.down, images.down_codebook, images.down.scale);
-  p.has_down = std::is_same_v<Up, Down>;
-  kernels.push_back(products<Up>(p, how));
-  if (!p.has_down) {
+  for (int turn = 0; turn < images.num_turns(); ++turn) {
+    grouped::Params p = call.of_turn(turn);
+    take_table<Up>(p.gate_up, images.gate_up_codebook, images.gate_up.scale);
+    take_table<Down>(p.down, images.down_codebook, images.down.scale);
+    if (in_turns != nullptr) kernels.push_back(in_turns->bring(turn));
+    p.has_down = std::is_same_v<Up, Down>;
+    kernels.push_back(products<Up>(p, how));
+    if (p.has_down) continue;
     p.has_gate_up = false, p.has_down = true;
     kernels.push_back(products<Down>(p, how));
   }
-  kernels.insert(kernels.begin(), emulator::touching(test::placed(images)));
+  if (in_turns == nullptr)
+    kernels.insert(kernels.begin(), emulator::touching(test::placed(images)));
   emulator::launch_stream(kernels, how.seed);
   combine(args, call);
 }
@@ -129,13 +134,14 @@ void check(const ImagesShape& s) {
 
 // acc, which was zero, after the first `tokens` tokens.
 template <class Weights>
-std::vector<float> result_of(const ImagesCase& c, int64_t tokens, const Run& how) {
+std::vector<float> result_of(const ImagesCase& c, int64_t tokens, const Run& how,
+                             const emulator::ExpertsInTurns* in_turns = nullptr) {
   ExpertsArgs args = c.args;
   const TensorView acc = c.args.acc.slice(0, 0, tokens);
   args.x = args.x.slice(0, 0, tokens), args.acc = acc;
   args.experts = args.experts.slice(0, 0, tokens), args.weights = args.weights.slice(0, 0, tokens);
   std::fill_n(acc.as<float>(), acc.numel(), 0.f);
-  run_emulated<Weights, Weights>(args, how);
+  run_emulated<Weights, Weights>(args, how, in_turns);
   return {acc.as<float>(), acc.as<float>() + acc.numel()};
 }
 
@@ -223,6 +229,38 @@ TEST(ExpertsGroupedEmulated, ReadsExpertsThroughATable) {
   expect_same_bits_anywhere<Mxfp4>(shape, WeightFormat::kMxfp4);
   expect_same_bits_anywhere<Folded>({.t = 20, .k = 2, .e = 4, .d = 288, .inner = 288},
                                     WeightFormat::kMxfp4);
+}
+
+// Turns whose experts share their memory: the bits of all experts at once.
+template <class Weights>
+void expect_same_bits_in_turns(const ImagesShape& shape, const test::ImageSource& source) {
+  for (const int turns : {1, 2, 7}) {
+    SCOPED_TRACE(turns);
+    ImagesCase c(shape, source, source);
+    const std::vector<float> together = result_of<Weights>(c, shape.t, kRuns[1]);
+    emulator::ExpertsInTurns in_turns(c.arena, c.args.stack.images(), turns, 5);
+    c.args.stack = in_turns.images();
+    for (const Run& how : kRuns)
+      EXPECT_TRUE(result_of<Weights>(c, shape.t, how, &in_turns) == together) << how.seed;
+  }
+}
+
+// Tiles of several sizes, and several of an expert.
+TEST(ExpertsGroupedEmulated, ExpertsInTurnsHaveTheSameBits) {
+  const ImagesShape shape{.t = 20, .k = 3, .e = 6, .d = 288, .inner = 160};
+  expect_same_bits_in_turns<Kbit<3>>(shape, 3);
+  expect_same_bits_in_turns<Mxfp4>(shape, WeightFormat::kMxfp4);
+  expect_same_bits_in_turns<Folded>({.t = 150, .k = 2, .e = 3, .d = 288, .inner = 288},
+                                    WeightFormat::kMxfp4);
+}
+
+// Ids of no expert are pairs of expert 0 with weight 0: the sum has what the others give.
+TEST(ExpertsGroupedEmulated, IdsOfNoExpertAddNothing) {
+  const ImagesCase c({.t = 20, .k = 3, .e = 4, .d = 288, .inner = 160}, 3, 3);
+  test::break_choices(c);
+  const std::vector<float> got = result_of<Kbit<3>>(c, 20, kRuns[1]);
+  test::mend_choices(c);
+  EXPECT_TRUE(got == result_of<Kbit<3>>(c, 20, kRuns[1]));
 }
 
 TEST(ExpertsGroupedEmulated, EveryK) {

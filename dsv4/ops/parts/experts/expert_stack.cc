@@ -3,8 +3,14 @@
 #include <algorithm>
 
 #include "dsv4/formats/pack_kbit_image.h"
+#include "dsv4/ops/parts/experts/expert_turns.h"
 
 namespace dsv4 {
+
+int ExpertImages::num_turns() const {
+  return turns == nullptr ? 1 : turns->count();
+}
+
 namespace {
 
 bool same_codebook(const WeightView& a, const WeightView& b) {

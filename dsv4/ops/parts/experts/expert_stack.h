@@ -11,6 +11,8 @@
 
 namespace dsv4 {
 
+class ExpertTurns;
+
 using gemm::experts::ImagePlaces;
 using gemm::experts::kMaxExperts;  // of a stack that kernels take
 
@@ -39,9 +41,12 @@ struct ExpertImages {
   // image right behind it, in memory that the device reads. Then the two views of bytes have
   // shapes only. Empty: the images are those of the views.
   ConstTensorView places{};
+  // Not null, with places: the experts are computed in turns (expert_turns.h).
+  ExpertTurns* turns = nullptr;
 
   bool empty() const { return gate_up.bits == 0; }
   bool has_places() const { return !places.empty(); }
+  int num_turns() const;
   ImagePlaces gate_up_places() const { return places_of(gate_up_bytes, 0); }
   ImagePlaces down_places() const { return places_of(down_bytes, gate_up.bytes()); }
 

@@ -15,6 +15,7 @@ inline const char* reject_stack(const Context& context, const ExpertStack& stack
   if (!stack.is_image()) return "for kernel images";
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (experts.empty()) return "for routed experts";
+  if (stack.images().turns != nullptr) return "experts in turns";
   return stack.size() > gemm::experts::kMaxExperts ? "more than 384 experts" : nullptr;
 }
 
@@ -40,6 +41,7 @@ inline HalfCall make_half(const ExpertStack& stack, const ConstTensorView& exper
 // p: the product. The list is for it alone.
 inline void set_product(HalfCall& call, Params p, const Reader& reader) {
   p.waits_first = true;
+  p.ctas = call.lists.ctas;
   for (int& stages : call.lists.entry_stages) stages = p.stages;
   if (call.choices.pairs <= reader.own_pairs)
     p.choices = call.choices, p.pair_of = call.lists.pair_of;

@@ -9,6 +9,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/gemm/sm90/experts/params.h"
 #include "dsv4/ops/gemm/x/pair_columns.cuh"
+#include "dsv4/ops/parts/experts/expert_turns.h"
 #include "dsv4/ops/parts/experts/experts.h"
 #include "dsv4/tensor/scratch.h"
 
@@ -34,10 +35,14 @@ inline Choices choices_of(const ExpertStack& stack, const ConstTensorView& exper
           .weight_stride = any.row_stride(),
           .pairs = static_cast<int>(experts.dim(0) * experts.dim(1)),
           .slots = static_cast<int>(experts.dim(1)),
+          .count = static_cast<int>(stack.size()),
           .entry_bits = entry_bits(stack.images())};
 }
-inline Choices choices_of(const ExpertsArgs& args) {
-  return choices_of(args.stack, args.experts, args.weights);
+inline Choices choices_of(const ExpertsArgs& args, int turn = 0) {
+  Choices choices = choices_of(args.stack, args.experts, args.weights);
+  if (const ExpertTurns* const turns = args.stack.images().turns; turns != nullptr)
+    choices.turn_of = turns->turn_of().as<int32_t>(), choices.turn = turn;
+  return choices;
 }
 
 struct Call {
@@ -46,6 +51,16 @@ struct Call {
   Params gate_up, down;
 
   bool needs_list() const { return gate_up.choices.pairs == 0; }  // before gate_up
+
+  // The parameters of a turn (expert_turns.h), whose entries take the place of those of the turn
+  // before.
+  Call of_turn(int turn, int busy_sms) const {
+    Call call = *this;
+    call.gate_up.choices.turn = call.down.choices.turn = turn;
+    for (int* const ctas : {&call.lists.ctas, &call.gate_up.ctas, &call.down.ctas})
+      *ctas = std::max(1, *ctas - busy_sms);
+    return call;
+  }
 };
 
 inline Params product(const KbitImage& image, const ImagePlaces& places, const Codebook& codebook,
@@ -63,7 +78,8 @@ inline Params product(const KbitImage& image, const ImagePlaces& places, const C
           .stages = (strips + at_once - 1) / at_once,
           .table = table,
           .columns = static_cast<int>(image.k),
-          .factor = scale_factor * table.unit};
+          .factor = scale_factor * table.unit,
+          .starts_early = true};
 }
 
 // The two products, without lists. hidden: [pairs, i]; the caller sets where down stores.
@@ -114,6 +130,7 @@ inline Call make_call(const ExpertsArgs& args, int ctas, const Reader& reader, S
 
   const auto with_lists = [&](Params p, int which) {
     p.entries = call.lists.entries, p.starts = call.lists.starts[which];
+    p.ctas = ctas;
     call.lists.entry_stages[which] = p.stages;
     if (pairs <= reader.own_pairs) p.choices = choices_of(args);
     return p;

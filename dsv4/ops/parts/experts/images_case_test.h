@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -204,5 +205,22 @@ struct RankImages {
     return r == 0 ? 0 : ends[r - 1];
   }
 };
+
+// The id of every second choice becomes that of no expert, as damaged weights may have it.
+inline void break_choices(const ImagesCase& c) {
+  const auto e = static_cast<int32_t>(c.file.size());
+  const int32_t none[] = {e, -1, INT32_MAX, INT32_MIN};
+  const ConstTensorView& ids = c.args.experts;
+  for (int64_t i = 0; i < ids.numel(); i += 2)
+    const_cast<int32_t*>(ids.row<int32_t>(i / ids.dim(1)))[i % ids.dim(1)] = none[i / 2 % 4];
+}
+// What kernels take these for: expert 0 with weight 0.
+inline void mend_choices(const ImagesCase& c) {
+  const ConstTensorView &ids = c.args.experts, &weights = c.args.weights;
+  for (int64_t i = 0; i < ids.numel(); i += 2) {
+    const_cast<int32_t*>(ids.row<int32_t>(i / ids.dim(1)))[i % ids.dim(1)] = 0;
+    const_cast<float*>(weights.row<float>(i / ids.dim(1)))[i % ids.dim(1)] = 0;
+  }
+}
 
 }  // namespace dsv4::test

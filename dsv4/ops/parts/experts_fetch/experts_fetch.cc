@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
+#include "dsv4/ops/parts/experts_fetch/fetch_beside.h"
 
 namespace dsv4::experts_fetch_kernel {
 
-// Two launches: one warp decides, a few CTAs copy. Images at multiples of 16 bytes. Copies reach
-// 51 GB/s alone with two CTAs or more, on an H200; in decode steps the link brings 21 to 49.
+// Two launches: one warp decides, a few CTAs copy, on a second stream where the call has one.
+// Images at multiples of 16 bytes. Copies reach 51 GB/s alone with two CTAs or more, on an H200; in
+// decode steps that wait for them the link brings 21 to 49.
 DSV4_IMPL(ExpertsFetchArgs, sm90)
 DSV4_IMPL(ExpertsFetchArgs, cpu)
 
@@ -51,6 +53,14 @@ void check(const ExpertsFetchArgs& args) {
   DSV4_CHECK(args.experts.is_contiguous() && args.uses.is_contiguous(),
              "experts and uses of rows at distances of {} and {}", args.experts.row_stride(),
              args.uses.row_stride());
+  if (!args.turn_of.empty()) expect("turn_of", args.turn_of, {DType::kI32}, {e});
+  if (args.beside != nullptr) {
+    const FetchLists& lists = args.beside->lists();
+    expect("moves", lists.moves, {DType::kI32}, {e, 2});
+    expect("count", lists.count, {DType::kI32}, {1});
+    DSV4_CHECK(!args.turn_of.empty() && args.turn_of.data == lists.turn_of.data,
+               "copies beside the turns of another list");
+  }
   DSV4_CHECK(args.fixed >= 0 && args.fixed <= *m, "{} fixed of {} places", args.fixed, *m);
 }
 

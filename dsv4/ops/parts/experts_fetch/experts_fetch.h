@@ -10,7 +10,9 @@
 // of a layer lives in the caller's tensors, from step to step. LayerPlaces::clear() and put() begin
 // it; fixed experts are in memory then, and have no home.
 //
-// Not done here: hits do not start before misses are copied, and several layers share no places.
+// With `beside`, copies are enqueued on a second stream, and the products of the experts that are
+// in their places need not wait for them (fetch_beside.h). Not done here: several layers share no
+// places.
 
 #pragma once
 
@@ -19,6 +21,8 @@
 #include "dsv4/tensor/tensor.h"
 
 namespace dsv4 {
+
+class FetchBeside;
 
 struct ExpertsFetchArgs {
   ConstTensorView experts;  // [t, k] I32 contiguous; ids of no expert are left out and counted
@@ -35,6 +39,10 @@ struct ExpertsFetchArgs {
   TensorView totals;     // [e] I64
   // Added to: hits, moves, chosen experts read at home, steps with ids of no expert.
   TensorView counters;  // [4] I64
+  // [e] I32, if given: 0 where the expert has the place that it had before the step, else 1.
+  TensorView turn_of{};
+  // If not null, turn_of is that of its lists. Devices copy there; the CPU copies at once.
+  FetchBeside* beside = nullptr;
 };
 
 extern const Op<ExpertsFetchArgs> experts_fetch;

@@ -39,7 +39,8 @@ struct FetchCase {
             .expert_in = arena.inout(DType::kI32, {s.fixed + s.slots + s.transient}),
             .step = arena.inout(DType::kI32, {1}),
             .totals = arena.inout(DType::kI64, {s.experts}),
-            .counters = arena.inout(DType::kI64, {4})};
+            .counters = arena.inout(DType::kI64, {4}),
+            .turn_of = arena.inout(DType::kI32, {s.experts})};
     std::fill_n(args.counters.as<int64_t>(), 4, 0);
     for (const TensorView& view : {args.memory, args.transient})
       std::fill_n(view.as<uint8_t>(), view.numel(), uint8_t{0xff});

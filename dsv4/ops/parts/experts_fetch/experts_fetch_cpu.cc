@@ -29,6 +29,11 @@ void run(const Context&, const ExpertsFetchArgs& args) {
     args.places.as<int64_t>()[e] =
         layer.place_of[e] == kHome ? homes[e]
                                    : reinterpret_cast<int64_t>(memory_of(args, layer.place_of[e]));
+  if (!args.turn_of.empty()) {
+    for (int e = 0; e < layer.experts; ++e)
+      args.turn_of.as<int32_t>()[e] = layer.place_of[e] == kHome ? 1 : 0;
+    for (const Move& move : moves) args.turn_of.as<int32_t>()[move.expert] = 1;
+  }
   auto* counters = args.counters.as<int64_t>();
   counters[0] += decision.hits, counters[1] += decision.moves;
   counters[2] += decision.at_home, counters[3] += decision.impossible;

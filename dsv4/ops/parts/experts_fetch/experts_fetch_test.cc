@@ -23,9 +23,19 @@ void check_steps(const FetchShape& s, int steps) {
     chosen += std::ssize(std::set<int32_t>(ids.begin(), ids.end()));
     c.choose(ids);
     c.arena.freeze();
+    const auto* place_of = c.args.place_of.as<int32_t>();
+    const std::vector<int32_t> before(place_of, place_of + s.experts);
     experts_fetch({}, c.args);
     c.arena.verify();
     ASSERT_EQ(c.broken(), "") << "step " << i;
+    for (int64_t e = 0; e < s.experts; ++e) {
+      const int32_t was = before[static_cast<size_t>(e)];
+      // What a transient place had goes home, and may come back to another or the same one.
+      const bool stays = was == place_of[e] && was < s.fixed + s.slots;
+      ASSERT_EQ(c.args.turn_of.as<int32_t>()[e],
+                stays && was != experts_fetch_kernel::kHome ? 0 : 1)
+          << "expert " << e << " step " << i;
+    }
     for (const int32_t e : ids) {
       const int32_t place = c.args.place_of.as<int32_t>()[e];
       const bool is_home = c.args.places.as<int64_t>()[e] == c.args.homes.as<int64_t>()[e];

@@ -21,6 +21,9 @@ struct LinkCopies {
   int ctas = 1;
 };
 
+// The CTAs of those copies in experts_fetch, which take an SM each beside kernels that fill theirs.
+int fetch_ctas();
+
 // Enqueues one kernel on the device's stream. The device has compute capability 9.0.
 void copy_over_link(Device& device, const LinkCopies& copies);
 

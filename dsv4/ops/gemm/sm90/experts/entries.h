@@ -45,20 +45,32 @@ struct alignas(16) Start {
 // The two products, gate and up and down: how many stages an entry has.
 inline constexpr int kProducts = 2;
 
-// What the router has chosen. Device memory.
+// What the router has chosen. Device memory. The id of no expert, as damaged weights may give it,
+// counts as expert 0 with weight 0: it adds nothing to the sum, and the pair has its place in the
+// lists.
 struct Choices {
   const int32_t* experts;  // [t, k]
   const float* weights;    // [t, k]
   int64_t expert_stride, weight_stride;
   int pairs, slots;  // t * k, k
+  int count;         // experts that there are
   int entry_bits;    // an entry has at most 1 << entry_bits pairs
+  // If not null, only experts of this turn have entries (ops/parts/experts/expert_turns.h). Pairs
+  // of all experts have the same places in every turn.
+  const int32_t* turn_of = nullptr;  // [count]
+  int turn = 0;
 
-  DSV4_HD int expert(int pair) const {
+  DSV4_HD int expert(int pair) const { return exists(given(pair)) ? given(pair) : 0; }
+  DSV4_HD float weight(int pair) const {
+    return exists(given(pair)) ? weights[pair / slots * weight_stride + pair % slots] : 0;
+  }
+  DSV4_HD bool has_turn(int expert) const { return turn_of == nullptr || turn_of[expert] == turn; }
+
+ private:
+  DSV4_HD int32_t given(int pair) const {
     return experts[pair / slots * expert_stride + pair % slots];
   }
-  DSV4_HD float weight(int pair) const {
-    return weights[pair / slots * weight_stride + pair % slots];
-  }
+  DSV4_HD bool exists(int32_t id) const { return id >= 0 && id < count; }
 };
 
 // Pointers to device memory.

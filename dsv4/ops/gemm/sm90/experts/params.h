@@ -44,6 +44,9 @@ struct Params {
   bf16* out;                 // gate and up: h [pairs, i]; down: y [pairs, d]
   int64_t out_stride;
   int rows;  // of out
+
+  int ctas;           // the grid
+  bool starts_early;  // LaunchShape::pdl
 };
 
 // Partial sums of one stage: 16 rows x 8 pairs for each math warp, as accumulators of 32 lanes.

@@ -90,7 +90,7 @@ struct Params {
   Product gate_up, down;
   bool has_gate_up, has_down;  // what this launch computes
   const Tile* tiles;           // in order of their classes
-  const int32_t* class_ends;   // [kClasses] tiles up to the end of each class
+  const int32_t* class_first;  // [kClasses + 1] the first tile of each class, and the end of all
   int32_t* done;               // [tiles] items of gate and up whose h' is stored; begins at 0
   const float* scale2;         // [e, 3]: of w1, w3, w2
 
@@ -133,9 +133,9 @@ class Walk {
   template <class Body>
   __device__ void visit(const Params& p, bool down, int item_class, const Body& body) {
     if (!(down ? p.has_down : p.has_gate_up)) return;
-    const int first = item_class == 0 ? 0 : p.class_ends[item_class - 1];
+    const int first = p.class_first[item_class];
     const int items =
-        (p.class_ends[item_class] - first) * (down ? p.down.row_tiles : p.gate_up.row_tiles);
+        (p.class_first[item_class + 1] - first) * (down ? p.down.row_tiles : p.gate_up.row_tiles);
     for (; at_ < items; at_ += static_cast<int>(gridDim.x)) body(Item(p, down, first, at_));
     at_ -= items;
   }

@@ -24,6 +24,7 @@ constexpr void (*kDown[KbitImage::kKinds])(Device&, int, const DownParams&) = {
 const char* reject(const Context& given, const MoeArgs& args) {
   if (const char* why = sm90_few::reject(given, args)) return why;
   if (args.fetch != nullptr) return "experts are fetched between the router and the products";
+  if (args.routed.is_image() && args.routed.images().turns != nullptr) return "experts in turns";
   if (given.force_impl.empty() && args.x.dim(0) > 1) return "for one token";
   // Only shapes are asked for. A view without an address would count as empty.
   auto* const never_read = reinterpret_cast<std::byte*>(uintptr_t{256});

@@ -9,10 +9,9 @@ namespace dsv4::experts_kernel::sm90_few {
 
 template <int K, bool kGateUp>
 void launch_product(Device& device, const Params& p) {
-  launch(
-      device, kGateUp ? "experts_gate_up" : "experts_down", few_kernel<K, kGateUp>,
-      {.grid = device.info().num_sms, .block = kThreads, .shared = sizeof(Shared<K>), .pdl = true},
-      p);
+  launch(device, kGateUp ? "experts_gate_up" : "experts_down", few_kernel<K, kGateUp>,
+         {.grid = p.ctas, .block = kThreads, .shared = sizeof(Shared<K>), .pdl = p.starts_early},
+         p);
 }
 
 template void launch_product<DSV4_INSTANCE, true>(Device& device, const Params& p);

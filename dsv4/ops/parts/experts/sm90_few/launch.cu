@@ -61,18 +61,49 @@ const char* reject_call(const Context& context, const ExpertsArgs& args) {
   return nullptr;
 }
 
+namespace {
+
+void launch_list(Device& device, const Choices& choices, const PairLists& lists,
+                 bool starts_early = true) {
+  launch(device, "experts_list", list_pairs_kernel, {.block = kListThreads, .pdl = starts_early},
+         choices, lists);
+}
+
+void launch_products(Device& device, const ExpertsArgs& args, const Call& call,
+                     const Kernels& kernels) {
+  const ExpertImages& images = args.stack.images();
+  kernels.gate_up[static_cast<size_t>(images.gate_up.kind())](device, call.gate_up);
+  kernels.down[static_cast<size_t>(images.down.kind())](device, call.down);
+}
+
+// The pairs of a turn are listed before it waits for its experts. What comes first of all follows a
+// kernel that others may wait for, and does not start early.
+void launch_turns(Device& device, const ExpertsArgs& args, const Call& all, ExpertTurns& turns,
+                  const Kernels& kernels) {
+  for (int turn = 0; turn < turns.count(); ++turn) {
+    Call call = all.of_turn(turn, turns.busy_sms(turn));
+    if (call.needs_list()) launch_list(device, choices_of(args, turn), call.lists, turn > 0);
+    const bool waits = turns.begin(turn);
+    call.gate_up.starts_early = !waits && (call.needs_list() || turn > 0);
+    launch_products(device, args, call, kernels);
+    turns.end(turn);
+  }
+}
+
+}  // namespace
+
 void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels& kernels) {
   if (args.x.dim(0) == 0) return;
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
   const Scratch::Scope scope(scratch);
   const Call call = make_call(args, device.info().num_sms, kernels.reader, scratch);
-  const ExpertImages& images = args.stack.images();
-  if (call.needs_list())
-    launch(device, "experts_list", list_pairs_kernel, {.block = kListThreads, .pdl = true},
-           choices_of(args), call.lists);
-  kernels.gate_up[static_cast<size_t>(images.gate_up.kind())](device, call.gate_up);
-  kernels.down[static_cast<size_t>(images.down.kind())](device, call.down);
+  if (ExpertTurns* const turns = args.stack.images().turns; turns == nullptr) {
+    if (call.needs_list()) launch_list(device, choices_of(args), call.lists);
+    launch_products(device, args, call, kernels);
+  } else {
+    launch_turns(device, args, call, *turns, kernels);
+  }
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.pair_of,
                            .slots = slots(args),
@@ -109,23 +140,13 @@ const char* reject_half(const Context& context, const ExpertsOutputArgs& args) {
                         experts_output_kernel::sm90_grouped::reject(context, args));
 }
 
-namespace {
-
-void launch_list(Device& device, const HalfCall& call) {
-  if (!call.needs_list()) return;
-  launch(device, "experts_list", list_pairs_kernel, {.block = kListThreads, .pdl = true},
-         call.choices, call.lists);
-}
-
-}  // namespace
-
 void run_hidden(const Context& context, const ExpertsHiddenArgs& args, const Kernels& kernels) {
   if (args.hidden.dim(0) == 0) return;
   Device& device = *context.device;
   const Scratch::Scope scope(device.workspace());
   const HalfCall call =
       make_hidden_call(args, device.info().num_sms, kernels.reader, device.workspace());
-  launch_list(device, call);
+  if (call.needs_list()) launch_list(device, call.choices, call.lists);
   kernels.gate_up[static_cast<size_t>(args.stack.images().gate_up.kind())](device, call.product);
 }
 
@@ -135,7 +156,7 @@ void run_output(const Context& context, const ExpertsOutputArgs& args, const Ker
   const Scratch::Scope scope(device.workspace());
   const HalfCall call =
       make_output_call(args, device.info().num_sms, kernels.reader, device.workspace());
-  launch_list(device, call);
+  if (call.needs_list()) launch_list(device, call.choices, call.lists);
   kernels.down[static_cast<size_t>(args.stack.images().down.kind())](device, call.product);
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.pair_of,

@@ -18,10 +18,10 @@ template <int K, ImageScale kScale, bool kGateUp, int kColumns>
 void launch_product(Device& device, const Params& p) {
   launch(device, kGateUp ? "experts_gate_up" : "experts_down",
          few_kernel<K, kScale, kGateUp, kColumns>,
-         {.grid = device.info().num_sms,
+         {.grid = p.ctas,
           .block = kThreads,
           .shared = sizeof(SharedOf<K, kScale, kColumns>),
-          .pdl = true},
+          .pdl = p.starts_early},
          p);
 }
 

@@ -19,6 +19,12 @@ struct Call {
   RowsParams rows;
   grouped::Params products;
   TensorView y;  // [slots, d] bf16
+
+  grouped::Params of_turn(int turn) const {
+    grouped::Params p = products;
+    p.class_first += turn * grouped::kClasses;
+    return p;
+  }
 };
 
 // In f16. h of a clamped SwiGLU is at most limit^2 * weight, and h' has to be below 65504; Q8 may
@@ -51,7 +57,7 @@ inline float* take_floats(int64_t slots, Scratch& scratch) {
   return scratch.take(DType::kF32, {slots}).as<float>();
 }
 
-inline Lists take_lists(const Choices& choices, int64_t experts, Scratch& scratch) {
+inline Lists take_lists(const Choices& choices, int64_t experts, Scratch& scratch, int turns = 1) {
   const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
   const int64_t pairs = choices.pairs, tiles = max_tiles(pairs, experts);
   const int64_t ctas = ceil_div(pairs, kListThreads);
@@ -60,7 +66,8 @@ inline Lists take_lists(const Choices& choices, int64_t experts, Scratch& scratc
           .ctas = static_cast<int>(ctas),
           .counts = ints(ctas * experts),
           .tiles = reinterpret_cast<Tile*>(records.data),
-          .class_ends = ints(grouped::kClasses),
+          .class_first = ints(int64_t{turns} * grouped::kClasses + 1),
+          .turns = turns,
           .done = ints(tiles),
           .slot_of = ints(pairs),
           .tile_of = ints(pairs),
@@ -94,15 +101,14 @@ inline RowsParams take_rows(const ConstTensorView& x, grouped::Product& product,
 // What rows of x of tokens have besides: the weights of the router.
 inline void take_weights(RowsParams& rows, const Choices& choices, int64_t slots,
                          Scratch& scratch) {
-  rows.slots = choices.slots;
-  rows.weights = choices.weights, rows.weight_stride = choices.weight_stride;
+  rows.slots = choices.slots, rows.choices = choices;
   rows.weight = take_floats(slots, scratch);
 }
 
 // What the kernel of a product needs but for the product.
 inline grouped::Params products_of(const Lists& lists, const ExpertImages& images) {
   return {.tiles = lists.tiles,
-          .class_ends = lists.class_ends,
+          .class_first = lists.class_first,
           .done = lists.done,
           .scale2 = images.scale2.as<float>()};
 }
@@ -140,7 +146,7 @@ inline Call make_call(const ExpertsArgs& args, bool folded, Scratch& scratch) {
   const int64_t d = args.x.dim(1), experts = args.stack.size();
   Call call{.choices = choices_of(args)};
   const int64_t all = max_slots(call.choices.pairs, experts);
-  call.lists = take_lists(call.choices, experts, scratch);
+  call.lists = take_lists(call.choices, experts, scratch, images.num_turns());
   // Gate and up have an item for each 128 columns of h', whose padding is zeros.
   grouped::Product gate_up = gate_up_of(args.stack, 2 * images.down.units_along_k());
   grouped::Product down = down_of(args.stack);

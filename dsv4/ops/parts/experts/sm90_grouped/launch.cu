@@ -43,6 +43,18 @@ void launch_rows(Device& device, const Call& call, int64_t rows) {
          call.rows);
 }
 
+// Both products: in one launch, where one kernel takes both kinds of images.
+void launch_both(Device& device, const ExpertImages& images, grouped::Params products,
+                 bool folded) {
+  const Launch up = launch_of(images.gate_up, images.gate_up_codebook, folded);
+  const Launch down = launch_of(images.down, images.down_codebook, folded);
+  products.has_down = up == down;
+  up(device, products);
+  if (products.has_down) return;
+  products.has_gate_up = false, products.has_down = true;
+  down(device, products);
+}
+
 void run_with(const Context& context, const ExpertsArgs& args, bool folded) {
   if (args.x.dim(0) == 0) return;
   Device& device = *context.device;
@@ -51,14 +63,10 @@ void run_with(const Context& context, const ExpertsArgs& args, bool folded) {
   const Call call = make_call(args, folded, scratch);
   const ExpertImages& images = args.stack.images();
   launch_rows(device, call, args.x.dim(0));
-  const Launch up = launch_of(images.gate_up, images.gate_up_codebook, folded);
-  const Launch down = launch_of(images.down, images.down_codebook, folded);
-  grouped::Params products = call.products;
-  products.has_down = up == down;
-  up(device, products);
-  if (!products.has_down) {
-    products.has_gate_up = false, products.has_down = true;
-    down(device, products);
+  for (int turn = 0; turn < images.num_turns(); ++turn) {
+    if (images.turns != nullptr) images.turns->begin(turn);
+    launch_both(device, images, call.of_turn(turn), folded);
+    if (images.turns != nullptr) images.turns->end(turn);
   }
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.slot_of,

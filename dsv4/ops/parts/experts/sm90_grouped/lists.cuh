@@ -22,9 +22,12 @@ inline constexpr int kListThreads = gemm::experts::kListThreads;
 
 struct Lists {
   int experts, ctas;
-  int32_t* counts;             // [ctas, experts]
-  Tile* tiles;                 // [max_tiles]
-  int32_t* class_ends;         // [kClasses] (gemm::grouped::Params)
+  int32_t* counts;  // [ctas, experts]
+  Tile* tiles;      // [max_tiles]
+  // [turns * kClasses + 1] the first tile of each class of each turn (gemm::grouped::Params), and
+  // the end of all. Choices::turn is not used: the tiles of all turns are listed at once.
+  int32_t* class_first;
+  int turns;
   int32_t* done;               // [max_tiles] 0 of each tile (gemm::grouped::Params)
   int32_t *slot_of, *tile_of;  // [t, k] of each pair
   int32_t* first_pair;         // [max_tiles] pairs before each tile in order of expert; or null
@@ -74,13 +77,17 @@ struct PlaceShared {
   int first_tile[kMaxExperts], first_slot[kMaxExperts];
 };
 
-// The first tile of this thread's expert, where those of all larger classes and of lower experts of
-// its class come first. The first CTA stores the ends of the classes.
-__device__ inline int first_tile_of(const Split& split, const Lists& out, PlaceShared& shared) {
+// The first tile of this thread's expert, where those of all turns before, of all larger classes of
+// its turn and of lower experts of its class come first. The first CTA stores where classes begin.
+__device__ inline int first_tile_of(const Split& split, const Choices& in, const Lists& out,
+                                    PlaceShared& shared) {
   const int e = static_cast<int>(threadIdx.x);
+  const int turn = split.tiles > 0 && in.turn_of != nullptr ? in.turn_of[e] : 0;
+  const int own_class = turn * gemm::grouped::kClasses + split.tile_class();
   int first = 0, before = 0;
-  for (int c = 0; c < gemm::grouped::kClasses; ++c) {
-    const bool mine = split.tiles > 0 && split.tile_class() == c;
+  if (blockIdx.x == 0 && e == 0) out.class_first[0] = 0;
+  for (int c = 0; c < out.turns * gemm::grouped::kClasses; ++c) {
+    const bool mine = split.tiles > 0 && own_class == c;
     const int tiles = mine ? split.tiles : 0, through = warp_sum_through(tiles);
     __syncthreads();  // the sums of the class before are not needed any more
     if (e % kWarp == kWarp - 1) shared.warp_tiles[e / kWarp] = through;
@@ -88,7 +95,7 @@ __device__ inline int first_tile_of(const Split& split, const Lists& out, PlaceS
     const WarpSums sums = sum_warps(shared.warp_tiles);
     if (mine) first = before + sums.before + through - tiles;
     before += sums.all;
-    if (blockIdx.x == 0 && e == 0) out.class_ends[c] = before;
+    if (blockIdx.x == 0 && e == 0) out.class_first[c + 1] = before;
   }
   return first;
 }
@@ -109,7 +116,7 @@ __global__ void __launch_bounds__(kListThreads)
   const int pairs_through = warp_sum_through(all);
   if (e % kWarp == kWarp - 1)
     shared.warp_slots[e / kWarp] = slots_through, shared.warp_pairs[e / kWarp] = pairs_through;
-  const int first_tile = first_tile_of(split, out, shared);
+  const int first_tile = first_tile_of(split, in, out, shared);
   const int first_slot = sum_warps(shared.warp_slots).before + slots_through - slots;
   const int first_pair = sum_warps(shared.warp_pairs).before + pairs_through - all;
   if (e < kMaxExperts) {

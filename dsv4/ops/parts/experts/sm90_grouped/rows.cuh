@@ -18,6 +18,7 @@
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/device/ptx/prmt.cuh"
 #include "dsv4/formats/quant_group.h"
+#include "dsv4/ops/gemm/sm90/experts/entries.h"
 #include "dsv4/ops/gemm/sm90/grouped/epilogue.cuh"
 
 namespace dsv4::experts_kernel::sm90_grouped {
@@ -34,10 +35,9 @@ inline constexpr int kGroupThreads = 128 / kVector;
 struct RowsParams {
   const bf16* x;  // [t, d]; of h [pairs, d], where t counts pairs and k is 1
   int64_t x_stride;
-  bool x_is_aligned;     // rows begin on 16 bytes
-  const float* weights;  // [t, k], or null: then only `factor` is stored
-  int64_t weight_stride;
-  int columns, chunks, slots;  // d, ceil(d / 256), k
+  bool x_is_aligned;               // rows begin on 16 bytes
+  gemm::experts::Choices choices;  // with `weight`
+  int columns, chunks, slots;      // d, ceil(d / 256), k
   const Tile* tiles;
   const int32_t *slot_of, *tile_of;  // [t, k]
   const int32_t* first_pair;         // [tiles] of h (Lists); null: row t of x is that of token t
@@ -45,7 +45,8 @@ struct RowsParams {
   int hidden_exponent;
   std::byte* rows;     // [slots] rows of x'
   int64_t slot_bytes;  // from one to the next
-  // [slots] what sums of this product lack, what sums of down lack (or null), the router's weight
+  // [slots] what sums of this product lack; what sums of down lack, or null; the router's weight,
+  // or null: then only `factor` is stored
   float *factor, *hidden_factor, *weight;
 };
 
@@ -181,8 +182,8 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
         return __uint_as_float(static_cast<uint32_t>(exponent) << 23);
       };
       p.factor[slot] = p.form == XForm::kF16 ? power(largest - kTop) : 1.f;
-      if (p.weights == nullptr) continue;
-      const float weight = p.weights[t * p.weight_stride + k];
+      if (p.weight == nullptr) continue;
+      const float weight = p.choices.weight(static_cast<int>(t) * p.slots + k);
       p.weight[slot] = weight;
       if (p.hidden_factor == nullptr) continue;
       p.hidden_factor[slot] =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dsv4/ops/parts/experts_fetch/experts_fetch.h"
+#include "dsv4/ops/parts/experts_fetch/fetch_beside.h"
 #include "dsv4/ops/parts/experts_fetch/sm90/config.cuh"
 #include "dsv4/tensor/scratch.h"
 
@@ -13,11 +14,16 @@ struct Call {
   CopyParams copy;
 };
 
-// Takes temporaries from `scratch`.
+// Takes temporaries from `scratch`, but for copies that may run when the call's scratch is others'.
 inline Call make_call(const ExpertsFetchArgs& args, Scratch& scratch) {
   const LayerPlaces layer = layer_of(args);
-  auto* const moves = reinterpret_cast<Move*>(scratch.take(DType::kI32, {layer.experts, 2}).data);
-  auto* const count = scratch.take(DType::kI32, {1}).as<int32_t>();
+  const FetchLists lists = args.beside != nullptr
+                               ? args.beside->lists()
+                               : FetchLists{.turn_of = args.turn_of,
+                                            .moves = scratch.take(DType::kI32, {layer.experts, 2}),
+                                            .count = scratch.take(DType::kI32, {1})};
+  auto* const moves = reinterpret_cast<Move*>(lists.moves.data);
+  auto* const count = lists.count.as<int32_t>();
   const PlaceMemory memory{.memory = args.memory.data,
                            .transient = args.transient.data,
                            .distance = args.memory.row_stride(),
@@ -31,7 +37,8 @@ inline Call make_call(const ExpertsFetchArgs& args, Scratch& scratch) {
                      .memory = memory,
                      .counters = args.counters.as<int64_t>(),
                      .moves = moves,
-                     .count = count},
+                     .count = count,
+                     .turn_of = lists.turn_of.empty() ? nullptr : lists.turn_of.as<int32_t>()},
           .copy = {.homes = args.homes.as<int64_t>(),
                    .memory = memory,
                    .bytes = args.memory.dim(1),

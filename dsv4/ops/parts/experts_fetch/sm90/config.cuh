@@ -39,8 +39,9 @@ struct DecideParams {
   int64_t* places;
   PlaceMemory memory;
   int64_t* counters;
-  Move* moves;  // [experts]
-  int* count;   // of moves
+  Move* moves;       // [experts]
+  int* count;        // of moves
+  int32_t* turn_of;  // [experts], or null
 };
 
 struct CopyParams {

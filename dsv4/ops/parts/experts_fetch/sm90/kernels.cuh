@@ -41,6 +41,12 @@ static __global__ void __launch_bounds__(kWarp, 1)
   for (int e = WarpLanes::rank(); e < layer.experts; e += kWarp) {
     const int32_t place = layer.place_of[e];
     p.places[e] = place == kHome ? p.homes[e] : reinterpret_cast<int64_t>(p.memory.of(place));
+    if (p.turn_of != nullptr) p.turn_of[e] = place == kHome ? 1 : 0;
+  }
+  if (p.turn_of != nullptr) {
+    __syncwarp();
+    for (int i = WarpLanes::rank(); i < decision.moves; i += kWarp)
+      p.turn_of[p.moves[i].expert] = 1;
   }
   if (WarpLanes::rank() != 0) return;
   *p.count = decision.moves;

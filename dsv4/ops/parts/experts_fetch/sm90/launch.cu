@@ -1,5 +1,5 @@
-// The implementation sm90 of experts_fetch.h: a warp decides, a few CTAs copy. Each launch lets the
-// next one start early, which waits itself.
+// The implementation sm90 of experts_fetch.h: a warp decides, a few CTAs copy. On one stream each
+// launch lets the next one start early, which waits itself.
 
 #include "dsv4/base/error.h"
 #include "dsv4/device/launch.cuh"
@@ -17,19 +17,36 @@ const char* reject(const Context&, const ExpertsFetchArgs& args) {
   return nullptr;
 }
 
+namespace {
+
+void launch_copies(Device& device, const CopyParams& copies, bool starts_early) {
+  launch(device, "experts_copy", copy_kernel,
+         {.grid = kCtas, .block = kThreads, .shared = sizeof(Shared), .pdl = starts_early}, copies);
+}
+
+}  // namespace
+
 void run(const Context& context, const ExpertsFetchArgs& args) {
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
   const Scratch::Scope scope(scratch);
   const Call call = make_call(args, scratch);
   launch(device, "experts_decide", decide_kernel, {.block = kWarp, .pdl = true}, call.decide);
-  launch(device, "experts_copy", copy_kernel,
-         {.grid = kCtas, .block = kThreads, .shared = sizeof(Shared), .pdl = true}, call.copy);
+  if (args.beside == nullptr) {
+    launch_copies(device, call.copy, true);
+  } else {
+    launch_copies(args.beside->fork(), call.copy, false);
+    args.beside->join();
+  }
 }
 
 }  // namespace dsv4::experts_fetch_kernel::sm90
 
 namespace dsv4 {
+
+int fetch_ctas() {
+  return experts_fetch_kernel::sm90::kCtas;
+}
 
 void copy_over_link(Device& device, const LinkCopies& copies) {
   namespace sm90 = experts_fetch_kernel::sm90;
