@@ -27,12 +27,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-int64_t weight_bytes(Model& model) {
-  int64_t bytes = 0;
-  model.for_each_tensor([&](ConstTensorView& view) { bytes += view.bytes(); });
-  return bytes;
-}
-
 int64_t largest_cache(const Model& model, Numerics numerics,
                       const std::vector<CacheLimits>& caches) {
   int64_t bytes = 0;
@@ -173,7 +167,7 @@ Json BenchModel::header() const {
 Json BenchModel::memory(const CacheLimits& limits) const {
   if (model_->device() == nullptr) return nullptr;
   const ModelConfig& config = model_->config();
-  const int64_t weights = weight_bytes(const_cast<Model&>(*model_));
+  const int64_t weights = model_->weight_bytes();
   const int64_t cache = plan_cache(config, options_.numerics, limits).plan.bytes();
   const int64_t work =
       plan_workspace(*model_, {.numerics = options_.numerics, .device = model_->device()}, limits,

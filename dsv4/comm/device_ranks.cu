@@ -114,7 +114,7 @@ struct DeviceRanks::Windows {
   int ctas = exchange::kCtas;    // of a rank, in every exchange
   std::unique_ptr<Turns> turns;  // null: no GPU has two ranks
   std::vector<std::unique_ptr<PeerMemory>> buffers, flags;
-  std::vector<Buffer> done;
+  std::vector<Buffer> done, waited;
   // Host memory that all kernels reach.
   Buffer host;
   int64_t* stop = nullptr;
@@ -229,6 +229,7 @@ class DeviceRanks::Rank final : public Communicator {
                           .flags = {},
                           .buffer_bytes = windows_.buffer_bytes,
                           .done = windows_.done[rank()].as<int64_t>(),
+                          .waited = windows_.waited[rank()].as<int64_t>(),
                           .stop = windows_.stop,
                           .fault = windows_.faults + id_.rank,
                           .limit_ns = windows_.limit_ns,
@@ -275,6 +276,8 @@ DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
         ordinal, ordinals, world * exchange::kCtas * static_cast<int64_t>(sizeof(int64_t))));
     w.done.emplace_back(DType::kI64, std::initializer_list<int64_t>{exchange::kCtas},
                         w.devices[static_cast<size_t>(r)]->memory());
+    w.waited.emplace_back(DType::kI64, std::initializer_list<int64_t>{1},
+                          w.devices[static_cast<size_t>(r)]->memory());
     ranks_.push_back(std::make_unique<Rank>(w, ShardId{r, world}));
   }
   probe();
@@ -295,6 +298,15 @@ Communicator& DeviceRanks::rank(int r) {
 
 void DeviceRanks::step(int r, const std::function<void()>& enqueue) {
   ranks_.at(static_cast<size_t>(r))->step(enqueue);
+}
+
+double DeviceRanks::waited(int r) const {
+  int64_t nanoseconds = 0;
+  windows_->devices.at(static_cast<size_t>(r))
+      ->memory()
+      .download(reinterpret_cast<std::byte*>(&nanoseconds),
+                windows_->waited[static_cast<size_t>(r)].view().data, sizeof nanoseconds);
+  return static_cast<double>(nanoseconds) / 1e9;
 }
 
 void DeviceRanks::abort() {

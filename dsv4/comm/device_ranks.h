@@ -40,6 +40,9 @@ class DeviceRanks {
   Communicator& rank(int r);
   // What the thread of a rank enqueues in a step. It may throw RanksStopped.
   void step(int r, const std::function<void()>& enqueue);
+  // Seconds that the kernels of a rank have waited for others. Waits for its device, the current
+  // one.
+  double waited(int r) const;
   // Ends all exchanges, from any thread.
   void abort();
   // After a wait for the devices: throws RanksStopped when an exchange ended without its values.

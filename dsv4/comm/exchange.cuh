@@ -22,6 +22,7 @@
 #pragma once
 
 #include "dsv4/device/ptx/global_flag.cuh"
+#include "dsv4/device/ptx/global_timer.cuh"
 
 namespace dsv4::exchange {
 
@@ -57,7 +58,8 @@ struct ExchangeParams {
   unsigned char* windows[kMaxRanks];
   int64_t* flags[kMaxRanks];
   int64_t buffer_bytes;
-  int64_t* done;  // [kCtas]: exchanges of this rank
+  int64_t* done;    // [kCtas]: exchanges of this rank
+  int64_t* waited;  // nanoseconds that CTA 0 has waited in all of them
   // Host memory.
   int64_t* stop;  // not 0: no rank waits any more
   Fault* fault;
@@ -134,7 +136,9 @@ __device__ void exchange(const ExchangeParams& p, int cta, int ctas) {
   const auto r = static_cast<int>(threadIdx.x);
   if (r < p.world && r != p.rank) ptx::raise_flag(p.flags[r] + p.rank * ctas + cta, number);
   if (r == 0) p.done[cta] = number;
+  const int64_t begin = ptx::global_nanoseconds();
   if (!wait_for_others(p, number, cta, ctas)) return;
+  if (r == 0 && cta == 0) *p.waited += ptx::global_nanoseconds() - begin;
   for (int i = 0; i < p.num_tensors; ++i)
     if (p.tensors[i].to != nullptr) copy_from_others<Unit>(p, p.tensors[i], buffer, cta, ctas);
 }

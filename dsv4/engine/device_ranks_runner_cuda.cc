@@ -199,6 +199,15 @@ class DeviceRanksRunner final : public Runner {
     for (Device* device : ranks_->devices) device->wait();
     ranks_->exchanges->check();
   }
+  std::vector<RankStats> rank_stats() override {
+    std::vector<RankStats> all;
+    if (team_.lost()) return all;
+    for (int rank = 0; rank < team_.world(); ++rank) {
+      const VisitDevice visit(device(rank), home());
+      all.push_back(runner(rank).rank_stats().front());
+    }
+    return all;
+  }
   void observe(Observer* observer) override {
     observed_ = observer != nullptr;
     first().observe(observer);

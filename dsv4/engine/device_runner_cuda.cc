@@ -23,6 +23,7 @@
 
 #include "dsv4/comm/device_ranks.h"
 #include "dsv4/comm/local_copies.h"
+#include "dsv4/comm/metered.h"
 #include "dsv4/device/copy_pieces.h"
 #include "dsv4/device/cublas_lt.h"
 #include "dsv4/device/device.h"
@@ -89,6 +90,7 @@ class DeviceRunner : public Runner {
   std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override;
   void wait() override { device_.wait(); }
   void observe(Observer* observer) override { context_.observer = observer; }
+  std::vector<RankStats> rank_stats() override;
 
  private:
   // A decode step, or the drafts of a round, of one size: run once, then captured. The graph's
@@ -99,6 +101,7 @@ class DeviceRunner : public Runner {
     std::optional<Graph> graph;
     int64_t workspace = 0;
     const std::byte* logits = nullptr;
+    int64_t received_bytes = 0;  // of other ranks, by a launch
   };
   // What the graph of a round's drafts depends on. terms, mask: some row has them
   struct DraftSize {
@@ -146,6 +149,8 @@ class DeviceRunner : public Runner {
   CopyStream copy_stream_;
   std::unique_ptr<StoreWaves> waves_;  // null: all experts are on the device
   std::unique_ptr<FetchBeside> beside_;
+  ExchangeCounts exchanges_;
+  RankStats stats_;
 };
 
 DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits,
@@ -176,6 +181,17 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
     waves_ = make_store_waves(device_, *store);
     beside_ = make_store_fetch(device_, *store);
   }
+  stats_.rank = model.id().rank;
+  stats_.weight_bytes = model.weight_bytes();
+}
+
+std::vector<RankStats> DeviceRunner::rank_stats() {
+  RankStats stats = stats_;
+  stats.received_bytes = exchanges_.received_bytes;
+  if (ranks_ != nullptr) stats.wait_seconds = ranks_->waited(model_.id().rank);
+  stats.workspace_bytes = scratch_bytes() + list_mirror_.view().bytes();
+  stats.device_memory = device_memory(&device_);
+  return {stats};
 }
 
 DeviceRunner::~DeviceRunner() {
@@ -204,6 +220,7 @@ void DeviceRunner::send_step_lists() {
 
 void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                            const TensorView& logits, const DrafterStreams& drafter) {
+  const StepTimer timer(stats_);
   lists_copied_.wait();  // the last step's lists have left the memory that this one's go to
   const Scratch::Scope scope(list_scratch_);
   StepExtents exact = step_extents(model_.cache_groups(), batch);
@@ -221,7 +238,8 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
   };
   if (alone_) step.ranks = &*alone_;
   if (ranks_ == nullptr) return run();
-  step.ranks = &ranks_->rank(model_.id().rank);
+  Metered metered(ranks_->rank(model_.id().rank), exchanges_);
+  step.ranks = &metered;
   ranks_->step(model_.id().rank, run);
 }
 
@@ -292,11 +310,15 @@ Drafted DeviceRunner::draft(const DraftChain& chain) {
 void DeviceRunner::run_captured(Captured& captured, const TensorView& logits,
                                 const std::function<void()>& enqueue) {
   if (!std::exchange(captured.run, true)) return enqueue();
+  const int64_t received = exchanges_.received_bytes;
   if (!captured.graph) {
     captured.graph = Graph::capture(device_, enqueue);
   } else if (captured.workspace != scratch_bytes() || captured.logits != logits.data) {
     captured.graph->update(device_, enqueue);
+  } else {
+    exchanges_.received_bytes += captured.received_bytes;
   }
+  captured.received_bytes = exchanges_.received_bytes - received;
   captured.workspace = scratch_bytes();
   captured.logits = logits.data;
   captured.graph->launch(device_);

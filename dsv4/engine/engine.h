@@ -54,8 +54,9 @@ class Engine {
   void check_invariants() const;
   // Asks the driver: takes longer than stats().
   DeviceMemory device_memory() const;
-  // Waits for the device, and copies from it.
+  // These wait for the device, and copy from it.
   ExpertStats expert_stats() const;
+  std::vector<RankStats> rank_stats() const { return executor_.rank_stats(); }
 
   // Forgets every stored prefix of this tier and of the faster ones; a unit that is in host memory
   // only goes with it. Running requests keep theirs.

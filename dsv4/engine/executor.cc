@@ -5,6 +5,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/engine/check_numbers.h"
+#include "dsv4/engine/engine_options.h"
 
 namespace dsv4 {
 namespace {
@@ -27,6 +28,7 @@ std::vector<int64_t> sequences_of(std::span<const Work> work) {
 Executor::Executor(const Model& model, const Context& context, const CacheLimits& limits,
                    const RankOptions& ranks)
     : model_(model),
+      cache_bytes_(cache_bytes(model.config(), context.numerics, limits)),
       runner_(make_runner(model, placed(context, model), limits, ranks)),
       cache_(model.config(), context.numerics, limits, runner_->memory()) {
   if (limits.checkpoints > 0) prefixes_ = std::make_unique<PrefixCache>(cache_, *runner_);
@@ -34,6 +36,12 @@ Executor::Executor(const Model& model, const Context& context, const CacheLimits
                    runner_->logits_memory());
   if (limits.drafter != DrafterKind::kNone)
     drafting_.emplace(model, context.numerics, limits, runner_->memory());
+}
+
+std::vector<RankStats> Executor::rank_stats() const {
+  std::vector<RankStats> all = runner_->rank_stats();
+  for (RankStats& rank : all) rank.cache_bytes = cache_bytes_;
+  return all;
 }
 
 ForwardBatch Executor::make_batch(std::span<const Work> work) const {

@@ -50,6 +50,7 @@ class Executor {
   const UnitStore* units() const { return prefixes_ ? std::as_const(*prefixes_).units() : nullptr; }
   const CachePlan& cache_plan() const { return cache_.plan(); }
   const Scratch& scratch() const { return runner_->scratch(); }
+  std::vector<RankStats> rank_stats() const;
 
   // Computes the tokens and appends them to the caches, except those of drafted work. On a device
   // the computation may still run when this returns. Throws kResource when the cache has no room
@@ -106,6 +107,7 @@ class Executor {
   ConstTensorView logits() const { return logits_.view().slice(0, 0, rows_); }
 
   const Model& model_;
+  const int64_t cache_bytes_;  // of each rank
   std::unique_ptr<Runner> runner_;
   ModelCache cache_;
   std::unique_ptr<PrefixCache> prefixes_;

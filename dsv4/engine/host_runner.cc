@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/not_finite.h"
@@ -14,6 +15,16 @@ HostRunner::HostRunner(const Model& model, const Context& context, const CacheLi
     : model_(model), context_(context) {
   context_.workspace = &scratch_;
   scratch_.reserve(plan_workspace(model, context, limits, 0).step);
+  stats_.rank = model.id().rank;
+  stats_.weight_bytes = model.weight_bytes();
+}
+
+std::vector<RankStats> HostRunner::rank_stats() {
+  RankStats stats = stats_;
+  stats.wait_seconds = static_cast<double>(exchanges_.nanoseconds) / 1e9;
+  stats.received_bytes = exchanges_.received_bytes;
+  stats.workspace_bytes = scratch_.reserved_bytes();
+  return {stats};
 }
 
 void HostRunner::copy(std::span<const CopyPiece> pieces) {
@@ -27,13 +38,15 @@ std::unique_ptr<Transfer> HostRunner::start_copy(std::span<const CopyPiece> piec
 
 void HostRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                          const TensorView& logits, const DrafterStreams& drafter) {
+  const StepTimer timer(stats_);
   const Scratch::Scope scope(scratch_);
   const std::vector<CacheGroupSpec>& groups = model_.cache_groups();
   StepExtents extents = step_extents(groups, batch);
   extents.enters = drafter_of(model_, caches);
   Step step = make_step(context_, model_.config(), groups, batch, extents, StepLists(scratch_),
                         scratch_, model_.id());
-  step.ranks = ranks_;
+  std::optional<Metered> metered;
+  if (ranks_ != nullptr) step.ranks = &metered.emplace(*ranks_, exchanges_);
   model_.forward(step, caches, logits, drafter);
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "dsv4/comm/metered.h"
 #include "dsv4/engine/runner.h"
 
 namespace dsv4 {
@@ -27,6 +28,7 @@ class HostRunner final : public Runner {
   // How a rank of several reaches the others, in the next steps.
   void join(Communicator* ranks) { ranks_ = ranks; }
   void observe(Observer* observer) override { context_.observer = observer; }
+  std::vector<RankStats> rank_stats() override;
   Memory& staging() override { return host_memory(); }
   void copy(std::span<const CopyPiece> pieces) override;
   std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override;
@@ -46,6 +48,8 @@ class HostRunner final : public Runner {
   Context context_;
   Scratch scratch_;
   Communicator* ranks_ = nullptr;
+  ExchangeCounts exchanges_;
+  RankStats stats_;
 };
 
 }  // namespace dsv4

@@ -52,6 +52,12 @@ class RanksRunner final : public Runner {
   const Scratch& scratch() const override { return first().scratch(); }
   Memory& staging() override { return host_memory(); }
   void observe(Observer* observer) override { first().observe(observer); }
+  std::vector<RankStats> rank_stats() override {
+    std::vector<RankStats> all;
+    if (team_.lost()) return all;  // that rank still counts
+    for (const auto& runner : ranks_->runners) all.push_back(runner->rank_stats().front());
+    return all;
+  }
 
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits, const DrafterStreams& drafter) override {

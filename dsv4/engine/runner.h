@@ -13,6 +13,7 @@
 
 #include "dsv4/engine/cache_plan.h"
 #include "dsv4/engine/draft_buffers.h"
+#include "dsv4/engine/rank_stats.h"
 #include "dsv4/engine/sample_lists.h"
 #include "dsv4/model/model.h"
 #include "dsv4/tensor/copy_piece.h"
@@ -112,6 +113,8 @@ class Runner {
   virtual std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) = 0;
   // Waits until all started work is done.
   virtual void wait() {}
+  // One for each rank, in order, without the caches. Waits for the device, and copies from it.
+  virtual std::vector<RankStats> rank_stats() { return {}; }
   // Sees every call of the following steps, none of which is captured; null: calls run.
   virtual void observe(Observer* observer) = 0;
 };

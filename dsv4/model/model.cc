@@ -1,6 +1,7 @@
 #include "dsv4/model/model.h"
 
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "dsv4/base/error.h"
@@ -38,6 +39,17 @@ ModelShard ModelShard::of_ranks(const std::shared_ptr<const ModelSpec>& spec, in
     others.push_back(std::make_shared<ModelShard>(spec, ShardId{rank, world}));
   first.lead(std::move(others));
   return first;
+}
+
+int64_t ModelShard::weight_bytes() const {
+  std::set<const std::byte*> seen;
+  int64_t bytes = 0;
+  const auto visit = [&](const ConstTensorView& view) {
+    if (seen.insert(view.data).second) bytes += view.bytes();
+  };
+  // The visit changes no view.
+  dsv4::for_each_tensor(config(), const_cast<ModelWeights&>(weights_), visit);
+  return bytes;
 }
 
 void ModelShard::lead(std::vector<std::shared_ptr<ModelShard>> others) {

@@ -98,6 +98,8 @@ class ModelShard {
     dsv4::for_each_images(weights_, visit);
   }
 
+  int64_t weight_bytes() const;  // of every tensor that forward() reads
+
   // Visits every tensor that forward() reads, in the order in which it reads them. `visit` may
   // point the view to other memory: a model is moved to a device by copying each tensor and
   // changing its view.

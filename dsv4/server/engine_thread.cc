@@ -187,15 +187,18 @@ void EngineThread::refresh_device() {
   next_refresh_ = now + kEvery;
   DeviceMemory memory;
   ExpertStats expert_stats;
+  std::vector<RankStats> rank_stats;
   try {
     memory = engine_->device_memory();
     expert_stats = engine_->expert_stats();
+    rank_stats = engine_->rank_stats();
   } catch (const std::exception&) {  // the device is broken: the next step says how
     return;
   }
   const std::lock_guard lock(mutex_);
   state_.device_memory = memory;
   state_.experts = std::move(expert_stats);
+  state_.ranks = std::move(rank_stats);
 }
 
 void EngineThread::apply_cancellations(std::vector<EngineEvent>& events) {

@@ -47,6 +47,7 @@ class EngineThread {
     EngineStats stats;
     DeviceMemory device_memory;  // this and what follows: at most some seconds old
     ExpertStats experts;
+    std::vector<RankStats> ranks;
   };
 
   // Both are called on the engine thread. The loader's engine runs one token as a canary before it

@@ -124,6 +124,7 @@ class Service : public HttpHandler {
   void set_memory_metrics(const EngineThread::State& state);
   void set_speculation_metrics(const SpeculationStats& stats);
   void set_expert_metrics(const ExpertStats& stats);
+  void set_rank_metrics(const std::vector<RankStats>& ranks);
   void count_rejection(const ApiError& error);
   // Runs `work` on a worker thread and then `done` on the I/O thread; 429 where too many bodies
   // wait in this queue.

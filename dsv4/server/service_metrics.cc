@@ -102,6 +102,28 @@ void Service::set_expert_metrics(const ExpertStats& stats) {
   set("dsv4_expert_bad_ids_total", sum.impossible);
 }
 
+// A rank that waits little is the one that the others wait for.
+void Service::set_rank_metrics(const std::vector<RankStats>& ranks) {
+  for (const RankStats& stats : ranks) {
+    const std::string rank = fmt::format("rank=\"{}\"", stats.rank);
+    const auto set = [&](const char* name, auto value, const char* use = nullptr) {
+      metrics_.set(name, static_cast<double>(value),
+                   use == nullptr ? rank : fmt::format("{},use=\"{}\"", rank, use));
+    };
+    set("dsv4_rank_steps_total", stats.steps);
+    set("dsv4_rank_step_seconds_total", stats.step_seconds);
+    set("dsv4_rank_wait_seconds_total", stats.wait_seconds);
+    set("dsv4_rank_received_bytes_total", stats.received_bytes);
+    set("dsv4_rank_memory_bytes", stats.weight_bytes, "weights");
+    set("dsv4_rank_memory_bytes", stats.cache_bytes, "cache");
+    set("dsv4_rank_memory_bytes", stats.workspace_bytes, "workspace");
+    const DeviceMemory& memory = stats.device_memory;
+    if (memory.total_bytes == 0) continue;
+    set("dsv4_rank_gpu_memory_bytes", memory.total_bytes - memory.free_bytes, "taken");
+    set("dsv4_rank_gpu_memory_bytes", memory.free_bytes, "free");
+  }
+}
+
 Service::Response Service::metrics(const RoutedRequest&) {
   const EngineThread::State state = engine_->state();
   const HttpCounters& http = http_->counters();
@@ -128,6 +150,7 @@ Service::Response Service::metrics(const RoutedRequest&) {
   set_memory_metrics(state);
   set_speculation_metrics(stats.speculation);
   set_expert_metrics(state.experts);
+  set_rank_metrics(state.ranks);
   set("dsv4_engine_steps_total", state.stats.steps);
   set("dsv4_engine_prefill_tokens_total", state.stats.prefill_tokens);
   set("dsv4_engine_decode_tokens_total", state.stats.decode_tokens);

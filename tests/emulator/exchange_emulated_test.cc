@@ -67,7 +67,8 @@ struct Group {
   explicit Group(int world)
       : windows(static_cast<size_t>(world), std::vector<unsigned char>(2 * kBufferBytes)),
         flags(static_cast<size_t>(world), std::vector<int64_t>(static_cast<size_t>(world * kCtas))),
-        done(static_cast<size_t>(world), std::vector<int64_t>(kCtas)) {}
+        done(static_cast<size_t>(world), std::vector<int64_t>(kCtas)),
+        waited(static_cast<size_t>(world)) {}
   int world() const { return static_cast<int>(windows.size()); }
 
   ExchangeParams params(Case& c, int rank) {
@@ -76,6 +77,7 @@ struct Group {
     p.receivers = c.kind == Kind::kToRoot ? 1 : ~0u;
     p.buffer_bytes = kBufferBytes;
     p.done = done[static_cast<size_t>(rank)].data();
+    p.waited = &waited[static_cast<size_t>(rank)];
     p.stop = &stop, p.fault = &fault;
     for (int r = 0; r < world(); ++r) {
       p.windows[r] = windows[static_cast<size_t>(r)].data();
@@ -107,6 +109,7 @@ struct Group {
 
   std::vector<std::vector<unsigned char>> windows;
   std::vector<std::vector<int64_t>> flags, done;
+  std::vector<int64_t> waited;  // [world]
   int64_t stop = 0;
   exchange::Fault fault{};
 };
@@ -144,6 +147,7 @@ void check(int world, int exchanges, uint64_t seed) {
   for (size_t e = 0; e < cases.size(); ++e)
     for (int r = 0; r < world; ++r) steps[e].push_back(group.params(cases[e], r));
   ASSERT_NO_THROW(run(steps, world, seed));
+  for (const int64_t time : group.waited) EXPECT_GE(time, exchanges) << "each wait counts";
   for (int e = 0; e < exchanges; ++e) {
     Case& c = cases[static_cast<size_t>(e)];
     for (int r = 0; r < world; ++r) {

@@ -1,0 +1,66 @@
+// A communicator that counts: what a rank receives of the others, and the time of its exchanges.
+// On the host an exchange returns when the values are there, so that is mostly time of waiting. On
+// a GPU it is only enqueued; its kernels count how long they wait (exchange.cuh).
+
+#pragma once
+
+#include <atomic>
+#include <chrono>
+
+#include "dsv4/comm/communicator.h"
+
+namespace dsv4 {
+
+// One rank adds to it in exchanges. Other threads may read.
+struct ExchangeCounts {
+  std::atomic<int64_t> received_bytes{0};
+  std::atomic<int64_t> nanoseconds{0};
+};
+
+class Metered final : public Communicator {
+ public:
+  Metered(Communicator& inner, ExchangeCounts& counts) : inner_(inner), counts_(counts) {}
+  ShardId id() const override { return inner_.id(); }
+
+  void gather(std::span<const Gathered> tensors, const Place& place) override {
+    const Timer timer(counts_);
+    inner_.gather(tensors, place);
+    for (const auto& [all, ends] : tensors) received(all, ends);
+  }
+  void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
+               const Place& place) override {
+    const Timer timer(counts_);
+    inner_.to_root(part, all, ends, place);
+    if (id().rank == 0) received(all, ends);
+  }
+  // Every row counts as if another rank owned it: on a GPU the owners are known there only.
+  void gather_rows(const TensorView& all, const ConstTensorView& owners,
+                   const Place& place) override {
+    const Timer timer(counts_);
+    inner_.gather_rows(all, owners, place);
+    counts_.received_bytes += all.bytes();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Timer {
+    explicit Timer(ExchangeCounts& c) : counts(c) {}
+    ~Timer() {
+      const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin);
+      counts.nanoseconds += spent.count();
+    }
+    ExchangeCounts& counts;
+    const Clock::time_point begin = Clock::now();
+  };
+
+  void received(const TensorView& all, const ColumnEnds& ends) {
+    const int rank = id().rank;
+    const int64_t own = ends[static_cast<size_t>(rank)] - first_column(ends, rank);
+    counts_.received_bytes += all.dim(0) * (all.dim(1) - own) * item_bytes(all.dtype);
+  }
+
+  Communicator& inner_;
+  ExchangeCounts& counts_;
+};
+
+}  // namespace dsv4

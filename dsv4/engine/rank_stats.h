@@ -1,0 +1,39 @@
+// What each rank of a model has done so far, and the memory that it has. A whole model is one rank.
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "dsv4/engine/device_memory.h"
+
+namespace dsv4 {
+
+struct RankStats {
+  int rank = 0;
+  int64_t steps = 0;
+  double step_seconds = 0;     // of its thread; on a GPU the steps are enqueued in that time
+  double wait_seconds = 0;     // in exchanges, mostly for others: of the thread, or of the GPU
+  int64_t received_bytes = 0;  // of other ranks' values
+  int64_t weight_bytes = 0, cache_bytes = 0, workspace_bytes = 0;
+  DeviceMemory device_memory;  // zeros on the host
+};
+
+// Counts a step and its time.
+class StepTimer {
+ public:
+  explicit StepTimer(RankStats& stats) : stats_(stats) {}
+  ~StepTimer() {
+    ++stats_.steps;
+    stats_.step_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+  StepTimer(const StepTimer&) = delete;
+  StepTimer& operator=(const StepTimer&) = delete;
+
+ private:
+  RankStats& stats_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace dsv4
