@@ -129,7 +129,7 @@ function(dsv4_layer layer)
   if(LAYER_UNITY OR LAYER_GLUE)
     dsv4_unity(dsv4_${layer})
   endif()
-  if(LAYER_GLUE)
+  if(LAYER_GLUE AND NOT DSV4_FUZZ)  # fuzzers run nothing else
     target_compile_options(dsv4_${layer} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   endif()
   dsv4_allowed_layers(${layer} below)

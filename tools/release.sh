@@ -2,10 +2,10 @@
 # Everything that a release consists of, made from the commit that is checked out (docs/adr/0029, docs/releases.md):
 #
 #   tools/release.sh OUT                 wheels, Debian packages, tarball, image, changes, SBOM, SHA256SUMS
-#   tools/release.sh OUT --cuda BUILD    also dsv4-cuda, and a second program in the wheel; these and the C library are those
-#                                        of BUILD, a build of preset cuda
+#   tools/release.sh OUT --cuda BUILD    also dsv4-cuda and its image, and a second program in the wheel; these and the C
+#                                        library are those of BUILD, a build of preset cuda
 #   tools/release.sh OUT --twice         all of it twice, in two folders, and compares the bytes
-#   tools/release.sh OUT --no-image      without the image, which needs root and Debian's archive
+#   tools/release.sh OUT --no-image      without images, which need root and Debian's archive
 #
 # The build is in build/release. Dates in files are that of the commit (SOURCE_DATE_EPOCH).
 
@@ -100,11 +100,11 @@ release() { # release BUILD OUT
   stage "$build" "$build/stage" >>"$build.log"
   "$python" tools/release/wheels.py program "$build/stage" "$out"
   kernels_wheel "$build" "$out"
-  if [ $image -eq 1 ]; then
-    say "image"
-    tools/release/image_root.sh "$out/dsv4_$version-1_amd64.deb" "$build/image-root.tar" 2>>"$build.log"
-    "$python" tools/release/oci_image.py "$build/image-root.tar" "$out/dsv4-$version-oci.tar"
-  fi
+  [ $image -eq 0 ] || for package in dsv4 ${cuda:+dsv4-cuda}; do
+    say "image of $package"
+    tools/release/image_root.sh "$out/${package}_$version-1_amd64.deb" "$build/image-root.tar" 2>>"$build.log"
+    "$python" tools/release/oci_image.py "$package" "$build/image-root.tar" "$out/$package-$version-oci.tar"
+  done
   cp CHANGELOG.md "$out/"
   tools/release/source_tarball.sh HEAD "$out/dsv4-$version-source.tar.gz"
   rm -rf "$build/tarball" && mkdir "$build/tarball"

@@ -3,6 +3,7 @@ python3 release_test.py PROGRAM, a built dsv4."""
 
 import gzip
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -167,14 +168,55 @@ class SameBytes(Scratch):
         self.assertEqual(list(entries), names, "in this order")
         self.assertEqual((entries["bin/dsv4"].mode, entries["share/x"].mode, entries["bin"].mtime), (0o755, 0o644, int(DATE)))
 
-    def image(self, name):
+    def debian_package(self, folder, mask):
+        """A package of one program and some files, by the project's configuration of CPack, from a tree of its own."""
+        names = ["z", "a/y", "a/x", "b/w"] if mask == 0o022 else ["b/w", "a/x", "a/y", "z"]
+        before = os.umask(mask)
+        self.addCleanup(os.umask, before)
+        files = [self.write(f"{folder}/source/{name}", name) for name in names]
+        for age, file in enumerate(files):
+            os.utime(file, (1.6e9 + 1000 * age + mask, 1.6e9 + 1000 * age + mask))
+        rules = "".join(f"install(FILES {name} DESTINATION share/{pathlib.Path(name).parent} COMPONENT program)\n" for name in names)
+        self.write(f"{folder}/source/CMakeLists.txt", "cmake_minimum_required(VERSION 3.25)\nproject(small NONE)\n"
+                   f"install(PROGRAMS {shutil.which('true')} DESTINATION bin COMPONENT program)\n{rules}")
+        build = self.scratch / folder / "build"
+        output("cmake", "-S", self.scratch / folder / "source", "-B", build)
+        text = (ROOT / "packaging/debian/cpack.cmake.in").read_text()
+        for name, value in {"quads": f"{build};small;program;/", "name": "dsv4", "PROJECT_VERSION": project.version(),
+                            "CMAKE_SOURCE_DIR": ROOT, "DSV4_MAINTAINER": project.maintainer(), "description": "a test",
+                            "recommends": "libzmq5"}.items():
+            text = text.replace(f"@{name}@", str(value))
+        config = self.write(f"{folder}/CPack.cmake", text)
+        output("cpack", "--config", config, "-B", self.scratch / folder / "packed")
+        os.umask(before)
+        return next((self.scratch / folder / "packed").glob("*.deb"))
+
+    @unittest.skipIf(shutil.which("dpkg-shlibdeps") is None, "no dpkg-shlibdeps")
+    def test_debian_package(self):
+        packed = [self.debian_package("one", 0o022), self.debian_package("another/below", 0o022)]
+        self.assertEqual(packed[0].read_bytes(), packed[1].read_bytes())
+        listed = output("dpkg-deb", "--contents", packed[0])
+        self.assertIn("./usr/share/a/y", listed)
+        self.assertEqual({line.split()[3] for line in listed.splitlines()}, {"2023-11-14"})
+
+    @unittest.skipIf(importlib.util.find_spec("wheel") is None, "no package wheel")
+    def test_wheel(self):
+        bytes_of = []
+        for name, order in (("a", ("bin/dsv4", "share/x")), ("b", ("share/x", "bin/dsv4"))):
+            for path in order:
+                self.write(f"{name}/stage/{path}", "text").chmod(0o755 if path.startswith("bin") else 0o644)
+            os.utime(self.scratch / name / "stage/share/x", (1.6e9 + len(bytes_of), 1.6e9))
+            bytes_of.append(wheels.write_program_wheel(self.scratch / name / "stage", self.scratch / name).read_bytes())
+        self.assertEqual(bytes_of[0], bytes_of[1])
+
+    def image(self, name, package="dsv4"):
         root = self.scratch / f"{name}-root.tar"
         with tarfile.open(root, "w") as tar:
             data = b"root:x:0:0::/root:/bin/sh\ndsv4:x:998:997::/var/cache/dsv4:/bin/false\n"
             entry = tarfile.TarInfo("./etc/passwd")
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
-        output(sys.executable, ROOT / "tools/release/oci_image.py", root, self.scratch / name)
+        output(sys.executable, ROOT / "tools/release/oci_image.py", package, root, self.scratch / name)
         return root, self.scratch / name
 
     def test_image(self):
@@ -199,6 +241,27 @@ class SameBytes(Scratch):
         self.assertEqual(config["config"]["User"], "998:997")
         self.assertEqual(config["config"]["Healthcheck"]["Test"][:2], ["CMD", "bash"])
         self.assertEqual(oci_image.user_of(root, "root"), "0:0")
+        self.assertFalse([one for one in config["config"]["Env"] if "NVIDIA" in one])
+
+    def test_image_with_cuda_wants_the_driver(self):
+        _, packed = self.image("a.tar", "dsv4-cuda")
+        with tarfile.open(packed) as tar:
+            configs = [json.loads(data) for entry in tar if (data := tar.extractfile(entry).read()).startswith(b'{"architecture"')]
+        self.assertEqual(len(configs), 1)
+        self.assertIn("NVIDIA_DRIVER_CAPABILITIES=compute,utility", configs[0]["config"]["Env"])
+        self.assertEqual(configs[0]["config"]["User"], "998:997")
+
+
+class WheelSize(Scratch):
+    def test_a_wheel_that_pypi_refuses_is_an_error(self):
+        for size, fits in ((wheels.LARGEST, True), (wheels.LARGEST + 1, False)):
+            wheel = self.write(f"dsv4-{size}.whl")
+            os.truncate(wheel, size)
+            if fits:
+                wheels.check_size(wheel)
+            else:
+                with self.assertRaisesRegex(SystemExit, "more than 100"):
+                    wheels.check_size(wheel)
 
 
 if __name__ == "__main__":

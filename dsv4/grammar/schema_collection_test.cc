@@ -71,8 +71,8 @@ class AnyOrder {
       used[i] = true;
       const auto& [key, value] = object.members[i];
       const std::string begin = (count > 0 ? ", " : "") + to_json(JsonValue::of_string(key)) + ": ";
-      const bool found = text(begin, state, [&](State next) {
-        return feed(value, next,
+      const bool found = text(begin, state, [&, &member = value](State next) {
+        return feed(member, next,
                     [&](State after) { return members(object, used, count + 1, after, then); });
       });
       used[i] = false;

@@ -388,8 +388,9 @@ bool SchemaForms::surely_apart(const JsonValue& a, const JsonValue& b, int depth
   for (const auto& [one, other] : {std::pair(&x, &y), std::pair(&y, &x)}) {
     if (!one->has_values) continue;
     const auto values = values_of(*one);
+    const auto& terms = other->terms;
     if (std::none_of(values.begin(), values.end(), [&](const JsonValue* value) {
-          return std::all_of(other->terms.begin(), other->terms.end(),
+          return std::all_of(terms.begin(), terms.end(),
                              [&](const SchemaTerm& term) { return fits(*value, term); });
         }))
       return true;

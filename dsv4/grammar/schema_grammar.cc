@@ -36,9 +36,10 @@ RuleId SchemaGrammar::rule_of(SchemaTerms terms) {
 
 void SchemaGrammar::finish() {
   while (!put_off_.empty()) {
-    const auto [rule, terms] = std::move(put_off_.back());
+    const auto next = std::move(put_off_.back());
     put_off_.pop_back();
-    forms_.at(*terms[0].schema, [&] { builder_.end(build(builder_.begin(rule), terms)); });
+    const SchemaTerms& terms = next.second;
+    forms_.at(*terms[0].schema, [&] { builder_.end(build(builder_.begin(next.first), terms)); });
   }
 }
 

@@ -115,7 +115,8 @@ void HubCache::publish(const std::string& commit, const std::vector<HubFile>& fi
   make_folder(to);
   std::vector<const HubFile*> order;
   for (const HubFile& file : files) order.push_back(&file);
-  std::ranges::stable_partition(order, [](const HubFile* file) { return file->path != kConfig; });
+  std::stable_partition(order.begin(), order.end(),
+                        [](const HubFile* file) { return file->path != kConfig; });
   for (const HubFile* file : order) link_file(to, *file);
   if (name_.revision == commit || find() == to) return;
   const std::string ref = folder_ + "/refs/" + name_.revision;

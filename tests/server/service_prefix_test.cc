@@ -57,10 +57,10 @@ TEST(ServicePrefix, ASaltSeparatesInEveryApi) {
       {"/v1/responses", {{"input", text}, {"max_output_tokens", 4}}}};
   for (const auto& [path, request] : apis) {
     json body = request;
-    const auto computed = [&](const char* salt) {
+    const auto computed = [&, &api = path](const char* salt) {
       const auto before = test::ask(server.port(), "GET", "/v1/dsv4/cache").json();
-      body["cache_salt"] = std::string(path) + salt;
-      EXPECT_EQ(server.post(path, body).status, 200) << path;
+      body["cache_salt"] = std::string(api) + salt;
+      EXPECT_EQ(server.post(api, body).status, 200) << api;
       const auto after = test::ask(server.port(), "GET", "/v1/dsv4/cache").json();
       return after["computed_tokens"].get<int64_t>() - before["computed_tokens"].get<int64_t>();
     };

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Installs, runs and removes the packages of a release on a clean root: check_packages.py OUT NAME=ROOT.tar ...
 
-On each root, which has no compiler: the Debian package, the tarball and the wheel; once, the image. "Runs" means: within
+On each root, which has no compiler: the Debian package, the tarball and the wheel; once, each image. "Runs" means: within
 60 seconds `dsv4 run demo` writes a text, `dsv4 serve demo` is ready and answers curl, and SIGTERM ends it. "Removes" means
 that the files of the root are those from before, but for configuration and cache. bwrap is the container.
 Prints a line for each check; ends with "N passed, N failed"."""
@@ -159,35 +159,49 @@ def check_wheel(name, root, out):
     check_rest(f"{name}, wheel removed", root.files() - before)
 
 
-def check_image(scratch, out):
+# Megabytes that the files of an image may have.
+IMAGES = {"dsv4": 300, "dsv4-cuda": 1000}
+
+
+def check_image(name, packed, scratch):
     """The image as umoci reads it, which verifies the digests."""
-    packed, layout, bundle = next(out.glob("dsv4-*-oci.tar")), scratch / "layout", scratch / "bundle"
+    layout, bundle = scratch / "layout", scratch / "bundle"
     layout.mkdir()
     subprocess.run(["tar", "-xf", packed, "-C", layout], check=True)
     tag = json.loads((layout / "index.json").read_text())["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"]
     done = subprocess.run(["umoci", "unpack", "--image", f"{layout}:{tag}", bundle], capture_output=True, text=True)
-    if not check("image: umoci unpacks it", done.returncode == 0, done.stderr[-500:]):
+    if not check(f"image {name}: umoci unpacks it", done.returncode == 0, done.stderr[-500:]):
         return
-    size = int(subprocess.run(["du", "-sb", bundle / "rootfs"], capture_output=True, text=True).stdout.split()[0])
-    check("image: under 300 MB", size < 300e6, f"{size / 1e6:.0f} MB, {packed.stat().st_size / 1e6:.0f} MB packed")
+    size = int(subprocess.run(["du", "-sb", bundle / "rootfs"], capture_output=True, text=True).stdout.split()[0]) / 1e6
+    check(f"image {name}: under {IMAGES[name]} MB", size < IMAGES[name],
+          f"{size:.0f} MB, {packed.stat().st_size / 1e6:.0f} MB packed")
     process = json.loads((bundle / "config.json").read_text())["process"]
     user, root = process["user"]["uid"], Root(bundle / "rootfs")
-    check("image: is not root", user != 0, f"user {user}")
+    check(f"image {name}: is not root", user != 0, f"user {user}")
     environment = dict(one.split("=", 1) for one in process["env"]) | {"DSV4_API_KEY": "a-long-secret-of-a-test"}
-    check_runs("image", root, process["args"][:1], user=user, environment=environment.items(),
+    check_device(name, root, user)
+    check_runs(f"image {name}", root, process["args"][:1], user=user, environment=environment.items(),
                extra=process["args"][3:], key="a-long-secret-of-a-test")
-    check_health(root, layout, user, environment)
+    check_health(name, root, layout, user, environment)
 
 
-def check_health(root, layout, user, environment):
+def check_device(name, root, user):
+    """Only the second program has kernels for GPUs; a container of this test has no GPU."""
+    version, seen = root.run("dsv4", "--version", user=user), root.run("dsv4", "inspect", "device", user=user)
+    check(f"image {name}: dsv4 --version", ("sm_90a" in version.stdout) == (name == "dsv4-cuda"), version.stdout.replace("\n", "; "))
+    check(f"image {name}: dsv4 inspect device", seen.returncode == 0 and "no GPU: cpu only" in seen.stdout,
+          seen.stdout.replace("\n", "; ") + seen.stderr[-300:])
+
+
+def check_health(name, root, layout, user, environment):
     index = json.loads((layout / "index.json").read_text())
     blob = lambda digest: json.loads((layout / "blobs" / digest.replace(":", "/")).read_text())
     test = blob(blob(index["manifests"][0]["digest"])["config"]["digest"])["config"]["Healthcheck"]["Test"][1:]
-    check("image: the health check fails without a server", root.run(*test, user=user).returncode != 0)
+    check(f"image {name}: the health check fails without a server", root.run(*test, user=user).returncode != 0)
     words = ["bash", "-c", 'dsv4 serve demo --host 0.0.0.0 & for i in $(seq 100); do "$@" && exit 0; sleep 0.3; done; exit 1',
              "-", *test]
     done = root.run(*words, user=user, environment=environment.items())
-    check("image: the health check succeeds with one", done.returncode == 0, done.stderr[-300:] if done.returncode else "")
+    check(f"image {name}: the health check succeeds with one", done.returncode == 0, done.stderr[-300:] if done.returncode else "")
 
 
 def main():
@@ -201,11 +215,13 @@ def main():
             check(f"{name}: no compiler", compilers.returncode != 0 and not compilers.stdout, compilers.stdout)
             for part in (check_tarball, check_debian, check_wheel):
                 part(name, root, out)
-    with tempfile.TemporaryDirectory() as folder:
-        if list(out.glob("dsv4-*-oci.tar")):
-            check_image(pathlib.Path(folder), out)
-        else:
-            print("skipped: the image (tools/release.sh --no-image)")
+    for name in IMAGES:
+        packed = list(out.glob(f"{name}-[0-9]*-oci.tar"))
+        if not packed:
+            print(f"skipped: the image {name} (tools/release.sh --no-image, or without --cuda)")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            check_image(name, packed[0], pathlib.Path(folder))
     print(f"{results[True]} passed, {results[False]} failed")
     return 1 if results[False] else 0
 

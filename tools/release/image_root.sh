@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The root file system of the image: Debian 12's essential packages and the package dsv4 with what it needs, without
-# documents and translations: tools/release/image_root.sh DSV4.deb OUT.tar. From deb.debian.org, or from DSV4_MIRROR.
+# The root file system of an image: Debian 12's essential packages and the package dsv4 or dsv4-cuda with what it needs,
+# without documents and translations: tools/release/image_root.sh DSV4.deb OUT.tar. From deb.debian.org, or from DSV4_MIRROR.
 
 set -euo pipefail
 package=$(realpath "$1") out=$2

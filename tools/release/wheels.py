@@ -36,6 +36,7 @@ Generator: dsv4 tools/release
 Root-Is-Purelib: false
 Tag: py3-none-linux_x86_64
 """
+LARGEST = 100 * 10**6  # bytes that PyPI takes; a larger wheel has to become two
 BUNDLED = {"program": "/lib/dsv4", "kernels": ".libs"}  # after the package's folder: where auditwheel puts libraries
 
 
@@ -100,6 +101,13 @@ def write_tarball(package, out):
     (out / f"{top}.tar.gz").write_bytes(gzip.compress(packed.getvalue(), mtime=0))
 
 
+def check_size(wheel):
+    size = wheel.stat().st_size
+    if size > LARGEST:
+        raise SystemExit(f"wheels: {wheel.name} has {size / 1e6:.1f} MB, more than {LARGEST / 1e6:.0f}: "
+                         "make a wheel without dsv4-cuda and one with it")
+
+
 def main():
     what, source, out = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
     with tempfile.TemporaryDirectory() as scratch:
@@ -108,7 +116,11 @@ def main():
         tree = repair(raw, BUNDLED[what], scratch)
         if what == "program":
             copy_notices(tree / "dsv4")
-        call(sys.executable, "-m", "wheel", "pack", tree, "--dest-dir", out)
+        (scratch / "packed").mkdir()
+        call(sys.executable, "-m", "wheel", "pack", tree, "--dest-dir", scratch / "packed")
+        for wheel in (scratch / "packed").iterdir():
+            check_size(wheel)
+            shutil.move(wheel, out)
         if what == "program":
             write_tarball(tree / "dsv4", out)
 
