@@ -22,6 +22,8 @@
 #include "tests/model/golden_files.h"
 #if DSV4_TESTS_ON_GPU
 #include "dsv4/engine/device_model.h"
+#include "dsv4/plan/synthetic.h"
+#include "dsv4/plan/synthetic_tensors.h"
 #include "tests/harness/gpu.h"
 #endif
 
@@ -183,14 +185,28 @@ class SpeculationTest : public testing::TestWithParam<Case> {
     if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
   }
 #endif
-  static Model placed(const std::string& name) {
-    Model model = load(name);
 #if DSV4_TESTS_ON_GPU
-    if (test::gpu() != nullptr)
-      move_to_device(model, {test::gpu(), [](Device*) {}}, [](int64_t, int64_t) {});
-#endif
+  // "flash": six layers of V4-Flash with random weights, made on the GPU.
+  static Model placed(const std::string& name) {
+    const std::shared_ptr<Device> gpu(test::gpu(), [](Device*){});
+    Model model = name == "flash"
+                      ? synthetic_model("flash", SyntheticFormats(recipe_of_flags("k3-e4m3", "")),
+                                        6, 1, 0, DrafterKind::kMtp)
+                      : load(name);
+    if (gpu == nullptr) return model;
+    if (name == "flash") {
+      make_on_device(model, gpu, 3, 0,
+                     {.numerics = Numerics::kOfficial, .need_batch_invariant = true});
+    } else {
+      move_to_device(model, gpu, [](int64_t, int64_t){});
+    }
     return model;
   }
+#else
+  static Model placed(const std::string& name) {
+    return load(name);
+  }
+#endif
   // With a drafter where it has one.
   static Model load(const std::string& name) {
     if (name == "random") return test::random_model(test::tiny_config(), 6, DrafterKind::kMtp);
@@ -457,10 +473,14 @@ TEST_P(SpeculationTest, APredictionSparesSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SpeculationTest,
-                         testing::Values(Case{"random", Numerics::kOfficial, 8000},
-                                         Case{"dspark", Numerics::kOfficial, 4000},
-                                         Case{"mixed", Numerics::kExact, 40000},
-                                         Case{"demo", Numerics::kOfficial, 4000}),
+                         testing::Values(
+#if DSV4_TESTS_ON_GPU
+                             Case{"flash", Numerics::kOfficial, 2000},
+#endif
+                             Case{"random", Numerics::kOfficial, 8000},
+                             Case{"dspark", Numerics::kOfficial, 4000},
+                             Case{"mixed", Numerics::kExact, 40000},
+                             Case{"demo", Numerics::kOfficial, 4000}),
                          [](const auto& one) { return std::string(one.param.model); });
 
 }  // namespace
