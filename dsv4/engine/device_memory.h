@@ -8,11 +8,11 @@ namespace dsv4 {
 
 class Device;
 
-struct DeviceMemory {
+struct MemoryUse {
   int64_t total_bytes = 0, free_bytes = 0;
 };
 
 // Memory of a device; zeros for the host (null) and in builds without CUDA.
-DeviceMemory device_memory(const Device* device);
+MemoryUse device_memory(const Device* device);
 
 }  // namespace dsv4

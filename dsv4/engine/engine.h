@@ -53,7 +53,7 @@ class Engine {
   // other. Tests call it between steps.
   void check_invariants() const;
   // Asks the driver: takes longer than stats().
-  DeviceMemory device_memory() const;
+  MemoryUse device_memory() const;
   // These wait for the device, and copy from it.
   ExpertStats expert_stats() const;
   std::vector<RankStats> rank_stats() const { return executor_.rank_stats(); }

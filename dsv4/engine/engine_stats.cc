@@ -31,7 +31,7 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
-DeviceMemory Engine::device_memory() const {
+MemoryUse Engine::device_memory() const {
   return dsv4::device_memory(model_.device());
 }
 

@@ -204,7 +204,7 @@ Devices open_devices(const std::string& list) {
   return devices;
 }
 
-DeviceMemory device_memory([[maybe_unused]] const Device* device) {
+MemoryUse device_memory([[maybe_unused]] const Device* device) {
 #if DSV4_CUDA
   if (device != nullptr)
     return {.total_bytes = device->info().total_bytes, .free_bytes = device->free_bytes()};

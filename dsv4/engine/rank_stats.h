@@ -16,7 +16,7 @@ struct RankStats {
   double wait_seconds = 0;     // in exchanges, mostly for others: of the thread, or of the GPU
   int64_t received_bytes = 0;  // of other ranks' values
   int64_t weight_bytes = 0, cache_bytes = 0, workspace_bytes = 0;
-  DeviceMemory device_memory;  // zeros on the host
+  MemoryUse device_memory;  // zeros on the host
 };
 
 // Counts a step and its time.

@@ -31,7 +31,7 @@ class EnginePort {
   virtual void cancel(RequestId id) = 0;
   virtual bool step() = 0;
   virtual EngineStats stats() const = 0;
-  virtual DeviceMemory device_memory() const { return {}; }
+  virtual MemoryUse device_memory() const { return {}; }
   virtual ExpertStats expert_stats() const { return {}; }
   virtual std::vector<RankStats> rank_stats() const { return {}; }
   virtual void drop_prefixes() {}

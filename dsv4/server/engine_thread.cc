@@ -185,7 +185,7 @@ void EngineThread::refresh_device() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_refresh_) return;
   next_refresh_ = now + kEvery;
-  DeviceMemory memory;
+  MemoryUse memory;
   ExpertStats expert_stats;
   std::vector<RankStats> rank_stats;
   try {

@@ -45,7 +45,7 @@ class EngineThread {
     int64_t queued_tokens = 0;
     double seconds_in_step = 0;  // of the step that is running now; 0 between steps
     EngineStats stats;
-    DeviceMemory device_memory;  // this and what follows: at most some seconds old
+    MemoryUse device_memory;  // this and what follows: at most some seconds old
     ExpertStats experts;
     std::vector<RankStats> ranks;
   };

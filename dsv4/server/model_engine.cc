@@ -22,7 +22,7 @@ class ModelEngine : public EnginePort {
   void cancel(RequestId id) override { engine_.cancel(id); }
   bool step() override { return engine_.step(); }
   EngineStats stats() const override { return engine_.stats(); }
-  DeviceMemory device_memory() const override { return engine_.device_memory(); }
+  MemoryUse device_memory() const override { return engine_.device_memory(); }
   ExpertStats expert_stats() const override { return engine_.expert_stats(); }
   std::vector<RankStats> rank_stats() const override { return engine_.rank_stats(); }
   void drop_prefixes() override { engine_.drop_prefixes(); }

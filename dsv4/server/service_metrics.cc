@@ -27,7 +27,7 @@ void Service::set_memory_metrics(const EngineThread::State& state) {
   metrics_.set("dsv4_state_slots", static_cast<double>(stats.state_slots_used), "use=\"running\"");
   metrics_.set("dsv4_state_slots", static_cast<double>(stats.state_slots - stats.state_slots_used),
                "use=\"free\"");
-  const DeviceMemory& memory = state.device_memory;
+  const MemoryUse& memory = state.device_memory;
   metrics_.set("dsv4_gpu_memory_bytes", static_cast<double>(memory.total_bytes - memory.free_bytes),
                "use=\"taken\"");
   metrics_.set("dsv4_gpu_memory_bytes", static_cast<double>(memory.free_bytes), "use=\"free\"");
@@ -117,7 +117,7 @@ void Service::set_rank_metrics(const std::vector<RankStats>& ranks) {
     set("dsv4_rank_memory_bytes", stats.weight_bytes, "weights");
     set("dsv4_rank_memory_bytes", stats.cache_bytes, "cache");
     set("dsv4_rank_memory_bytes", stats.workspace_bytes, "workspace");
-    const DeviceMemory& memory = stats.device_memory;
+    const MemoryUse& memory = stats.device_memory;
     if (memory.total_bytes == 0) continue;
     set("dsv4_rank_gpu_memory_bytes", memory.total_bytes - memory.free_bytes, "taken");
     set("dsv4_rank_gpu_memory_bytes", memory.free_bytes, "free");

@@ -88,7 +88,7 @@ TEST(ServiceFaults, AnExceptionEndsOneRequest) {
 class DeviceEngine : public NonsenseEngine {
  public:
   using NonsenseEngine::NonsenseEngine;
-  DeviceMemory device_memory() const override {
+  MemoryUse device_memory() const override {
     return {.total_bytes = 1000, .free_bytes = 900 - 100 * asked_++};
   }
   ExpertStats expert_stats() const override {
