@@ -46,7 +46,10 @@ struct MoeCase {
         args, [&](DType dtype, std::initializer_list<int64_t> shape) {
           return arena.output(dtype, shape);
         });
-    x = codes_for(s.t, s.d), hidden = codes_for(s.t, s.inner);
+    x = {.x = arena.input(DType::kE4M3, {s.t, s.d}),
+         .x_scale = arena.input(DType::kE8M0, {s.t, s.d / gemm::kScaleColumns})};
+    hidden = {.x = arena.output(DType::kE4M3, {s.t, s.inner}),
+              .x_scale = arena.output(DType::kE8M0, {s.t, s.inner / gemm::kScaleColumns})};
     quantize(args.x, x, 0, s.t);
   }
 
@@ -63,12 +66,6 @@ struct MoeCase {
       reinterpret_cast<uint8_t*>(const_cast<std::byte*>(to.x_scale.data))[i] =
           quantize_group_q8(values, gemm::kScaleColumns, codes + i * gemm::kScaleColumns);
     }
-  }
-
- private:
-  gemm::Activations codes_for(int64_t t, int64_t k) {
-    return {.x = arena.output(DType::kE4M3, {t, k}),
-            .x_scale = arena.output(DType::kE8M0, {t, k / gemm::kScaleColumns})};
   }
 };
 

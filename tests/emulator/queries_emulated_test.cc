@@ -56,22 +56,6 @@ CUtensorMap make_map(const TmaBox& box) {
   return emulator::make_tma_map(box);
 }
 
-// Memory of what normalize_kernel stores.
-query::StoredLatents stored_latents(test::Arena& arena, int64_t t, int64_t k) {
-  return {.codes = arena.output(DType::kE4M3, {t, k}),
-          .scales = arena.output(DType::kE8M0, {t, k / query::kGroup})};
-}
-
-query::NormalizeParams normalize_params(const AttentionInArgs& args, const ConstTensorView& latent,
-                                        const query::StoredLatents& to) {
-  return {.latent = latent.as<bf16>(),
-          .norm = args.weights.q_norm.as<bf16>(),
-          .eps = args.norm_eps,
-          .groups = static_cast<int>(latent.dim(1) / query::kGroup),
-          .codes = to.codes.as<uint8_t>(),
-          .scales = to.scales.as<uint8_t>()};
-}
-
 void check(AttentionInShape shape, bool stored, const test::StoredAs& weights = test::kFp8) {
   SCOPED_TRACE(shape.tokens());
   SCOPED_TRACE(name(weights));
@@ -89,8 +73,12 @@ void check(AttentionInShape shape, bool stored, const test::StoredAs& weights = 
   query::Params p = normalizing;
   std::vector<Kernel> kernels{emulator::touching(touched)};
   if (stored) {
-    const query::StoredLatents to = stored_latents(c.arena, args.x.dim(0), latent.view().dim(1));
-    kernels.push_back(normalize_kernel(normalize_params(args, latent, to), p.tokens));
+    const query::StoredLatents to =
+        query::make_stored_latents(p.format, p.tokens, latent.view().dim(1),
+                                   [&](DType dtype, std::initializer_list<int64_t> sizes) {
+                                     return c.arena.output(dtype, sizes);
+                                   });
+    kernels.push_back(normalize_kernel(query::normalize_params(args, latent, to), p.tokens));
     query::use_stored(p, to, make_map);
   }
   kernels.push_back(query_kernel(p));

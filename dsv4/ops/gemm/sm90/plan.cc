@@ -102,9 +102,7 @@ Split make_split(const Shape& shape, int num_sms) {
   const int bits = rank_bits_of(shape, shape.tiles);
   const Split split =
       make_split(shape, bits, tiles_per_cluster(shape, shape.ctas_per_sm, bits, num_sms));
-  const int tokens = tile_tokens(shape);
-  if (tokens <= kResidentTokens || Layout(shape.format, tokens, split).bytes <= kShared[1])
-    return split;
+  if (Layout(shape.format, tile_tokens(shape), split).bytes <= kShared[1]) return split;
   return make_split(shape, bits, tiles_per_cluster(shape, 1, bits, num_sms));
 }
 

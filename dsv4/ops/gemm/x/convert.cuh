@@ -173,7 +173,8 @@ struct LoadX {
     return C::kStreamsX || (C::kBits == 0 && params.x_values == nullptr);
   }
 
-  // What the consumers do: the wait for the previous kernel, then all of x in shared memory.
+  // What the consumers do: the wait for the previous kernel, then all of x in shared memory that
+  // the producer does not copy.
   __device__ void operator()(const Memory<C>& memory, const Share& share, int first_token,
                              int tokens, int thread) const {
     if constexpr (C::kBits > 0) {
@@ -206,7 +207,6 @@ struct LoadX {
       }
       ptx::barrier_sync(kConsumerBarrier, kConsumers);
     }
-    if (!C::kStreamsX && copies()) memory.x_full().wait(0);
   }
 };
 

@@ -5,7 +5,7 @@
 //             per token and one of the weight. One tensor copy, one stage of the ring. Of bit
 //             planes 64 rows x 256 columns, with two scales per token (kbit.cuh)
 //   stage     of the ring: a slab; with more than 32 tokens also the activations of its columns,
-//             which otherwise stay in shared memory
+//             which otherwise come with the first tile and stay in shared memory
 //   cluster   `ranks` CTAs with the same tiles; rank r multiplies its share of the slabs
 
 #pragma once
@@ -103,7 +103,6 @@ struct Share {
     slabs = (split.slabs * (rank + 1) >> split.rank_bits) - first_slab;
     group = first_tile / split.tiles_per_group;
   }
-  __device__ int tiles() const { return end_tile - first_tile; }
 };
 
 template <class P>
@@ -151,12 +150,11 @@ struct Memory {
   __device__ ptx::Mbarrier* barriers() const {
     return reinterpret_cast<ptx::Mbarrier*>(base + at.barriers);
   }
-  // Slabs have arrived: bytes -> consumers.
+  // Slabs have arrived, and activations that are copied with them: bytes -> consumers.
   __device__ ptx::Mbarrier& full(int stage) const { return barriers()[stage]; }
   // Slabs are read: all consumers -> producer.
   __device__ ptx::Mbarrier& empty(int stage) const { return barriers()[kMaxStages + stage]; }
-  // Activations that are not streamed have arrived, or what the prologue exchanges: bytes ->
-  // consumers.
+  // What the prologue exchanges has arrived: bytes -> consumers.
   __device__ ptx::Mbarrier& x_full() const { return barriers()[2 * kMaxStages]; }
   // Partial sums of all ranks have arrived: bytes -> consumers.
   __device__ ptx::Mbarrier& exchanged(int buffer) const {

@@ -16,7 +16,7 @@
 //            of a token depend neither on the others nor on how many there are
 // Barriers   full[s]       1 + bytes | producer           | consumers
 //            empty[s]      128       | consumers          | producer
-//            x_full        1 + bytes | producer           | consumers
+//            x_full        1 + bytes | all ranks          | consumers, with a boundary
 //            exchanged[b]  1 + bytes | all ranks          | consumers
 //            freed[b]      ranks     | all ranks          | consumers
 //            named 1       128       | consumers          | consumers

@@ -1,5 +1,6 @@
-// The producer of a CTA: one thread that copies slabs of weights into the ring, and activations:
-// all of them once, or with every slab those of its columns (streams_x()).
+// The producer of a CTA: one thread that copies slabs of weights into the ring, and activations
+// that no consumer converts: with each slab those of its columns, which the first tile leaves in
+// shared memory for the others, or which every tile copies anew (streams_x()).
 //
 // Weights are read once a step, with an evict-first policy: a layer reads four times what L2 holds,
 // and without the policy its instructions would be fetched from memory again in every layer.
@@ -22,53 +23,53 @@ class Producer {
         index_(share.first_tile),
         tile_(locate_tile(params, share, share.first_tile)) {}
 
-  // Fills the ring: before the wait for the previous kernel, which writes no weights.
+  // Fills the ring: before the wait for the previous kernel, which writes no weights. copies_x:
+  // whether activations come from here.
   __device__ void fill(bool copies_x) {
-    for (int i = 0; i < params_.split.stages && more(); ++i) copy_slab<false>();
+    copies_x_ = copies_x;
+    for (int i = 0; i < params_.split.stages && more(); ++i) copy_slab(), ++filled_;
     if (copies_x) ptx::prefetch_tensormap(&params_.x);
   }
-  // Activations, after the wait: of all slabs, or of those that fill() copied.
+  // The activations of what fill() copied, after the wait.
   __device__ void copy_x(int first_token) {
     first_token_ = first_token;
-    if constexpr (C::kStreamsX) {
-      const int filled = min(params_.split.stages, share_.slabs * share_.tiles());
-      for (int i = 0; i < filled; ++i)
-        copy_columns(memory_.x_of_slab(i), i % share_.slabs, 1, memory_.full(i));
-    } else {
-      ptx::Mbarrier& full = memory_.x_full();
-      full.expect_tx(share_.slabs * C::kXBytes);
-      copy_columns(ptx::smem_address(memory_.x(0)), 0, share_.slabs, full);
-      full.arrive();
-    }
+    const int slabs = C::kStreamsX ? filled_ : min(filled_, share_.slabs);
+    for (int i = 0; i < slabs; ++i) copy_columns(i % share_.slabs, i);
   }
   // The rest of the slabs, each when its stage is free.
   __device__ void stream() {
     while (more()) {
       memory_.empty(ring_.stage).wait(ring_.phase ^ 1);
-      copy_slab<C::kStreamsX>();
+      if (with_x()) copy_columns(slab_, ring_.stage);
+      copy_slab();
     }
   }
 
  private:
   __device__ bool more() const { return index_ < share_.end_tile; }
-
-  // The activations of `slabs` slabs from `slab` on.
-  __device__ void copy_columns(uint32_t to, int slab, int slabs, ptx::Mbarrier& full) {
-    constexpr int kColumns = slab_columns(C::kFormat) / C::kXBoxes;
-    int column = share_.group * params_.k + (share_.first_slab + slab) * C::kXBoxes * kColumns;
-    for (int i = 0; i < slabs * C::kXBoxes; ++i, column += kColumns)
-      ptx::cp_async_bulk_tensor_2d(to + i * C::kTokens * kSlabBytes, &params_.x, full, column,
-                                   first_token_);
+  // Whether the activations of the present slab come with it.
+  __device__ bool with_x() const {
+    return copies_x_ && (C::kStreamsX || index_ == share_.first_tile);
   }
-  // kWithX: with the activations of its columns, which otherwise come later, or are not streamed.
-  template <bool kWithX>
+
+  // The activations of a slab's columns, which count at the slab's barrier.
+  __device__ void copy_columns(int slab, int stage) {
+    constexpr int kColumns = slab_columns(C::kFormat) / C::kXBoxes;
+    const uint32_t to =
+        C::kStreamsX ? memory_.x_of_slab(stage) : ptx::smem_address(memory_.x(slab));
+    const int column =
+        share_.group * params_.k + (share_.first_slab + slab) * slab_columns(C::kFormat);
+#pragma unroll
+    for (int i = 0; i < C::kXBoxes; ++i)
+      ptx::cp_async_bulk_tensor_2d(to + i * C::kTokens * kSlabBytes, &params_.x,
+                                   memory_.full(stage), column + i * kColumns, first_token_);
+  }
   __device__ void copy_slab() {
     ptx::Mbarrier& full = memory_.full(ring_.stage);
-    full.expect_tx(stage_bytes(C::kFormat, C::kTokens));
+    full.expect_tx(slab_bytes(C::kFormat) + (with_x() ? C::kXBytes : 0));
     ptx::cp_async_bulk_tensor_2d_evict_first(
         memory_.slab(ring_.stage), &params_.matrix[tile_.matrix].weight, full,
         (share_.first_slab + slab_) * C::kBoxColumns, tile_.row);
-    if constexpr (kWithX) copy_columns(memory_.x_of_slab(ring_.stage), slab_, 1, full);
     full.arrive();
     ring_.next(params_.split.stages);
     if (++slab_ < share_.slabs) return;
@@ -81,7 +82,8 @@ class Producer {
   const Share& share_;
   int index_;
   Tile tile_;
-  int slab_ = 0, first_token_ = 0;
+  int slab_ = 0, filled_ = 0, first_token_ = 0;
+  bool copies_x_ = false;
   sm90::RingCursor ring_;
 };
 

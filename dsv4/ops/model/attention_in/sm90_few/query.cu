@@ -33,22 +33,12 @@ bool has_many_latents(const Context& context, const AttentionInArgs& args) {
   return args.q.dim(0) * (args.weights.wq_b.k / kernel::kGroup) * waves > kMostGroups;
 }
 
-kernel::StoredLatents take_latents(Scratch& scratch, int64_t t, int64_t k) {
-  return {.codes = scratch.take(DType::kE4M3, {t, k}),
-          .scales = scratch.take(DType::kE8M0, {t, k / kernel::kGroup})};
-}
-
 void normalize(Device& device, const AttentionInArgs& args, const ConstTensorView& latent,
                const kernel::StoredLatents& to) {
-  const auto groups = static_cast<int>(latent.dim(1) / kernel::kGroup);
+  const kernel::NormalizeParams params = kernel::normalize_params(args, latent, to);
   launch(device, "normalize_latents", kernel::normalize_kernel,
-         {.grid = latent.dim(0), .block = kernel::normalize_threads(groups), .pdl = true},
-         kernel::NormalizeParams{.latent = latent.as<bf16>(),
-                                 .norm = args.weights.q_norm.as<bf16>(),
-                                 .eps = args.norm_eps,
-                                 .groups = groups,
-                                 .codes = to.codes.as<uint8_t>(),
-                                 .scales = to.scales.as<uint8_t>()});
+         {.grid = latent.dim(0), .block = kernel::normalize_threads(params.groups), .pdl = true},
+         params);
 }
 
 // Calls body(kernel) of an instance.
@@ -110,7 +100,10 @@ void finish_few(const Context& context, const AttentionInArgs& args, const Const
   const bool normalizes = !has_many_latents(context, args);
   kernel::StoredLatents stored;
   if (!normalizes) {
-    stored = take_latents(device.workspace(), t, latent.dim(1));
+    stored = kernel::make_stored_latents(format_of(args.weights.wq_b), t, latent.dim(1),
+                                         [&](DType dtype, std::initializer_list<int64_t> shape) {
+                                           return device.workspace().take(dtype, shape);
+                                         });
     normalize(device, args, latent, stored);
   }
   if (device.is_dry_run()) return;

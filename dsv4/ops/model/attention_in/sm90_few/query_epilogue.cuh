@@ -29,18 +29,25 @@ struct Products {
 };
 
 // cos and sin of every token, for the CTAs of the cluster that rotate: from `first` on. Every CTA
-// computes those of some tokens, a warp of it, and sends them.
+// computes those of some tokens, a warp of it, or loads stored ones, and sends them.
 template <class C>
 __device__ void send_rotations(const Params& p, const Memory<C>& memory, int rank, int first,
                                int end) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const float freq = p.freqs[lane];
-  for (int token = rank; token < p.tokens; token += kRanks) {
-    const float2 rotation = rotation_of(static_cast<float>(p.positions[token]), freq, false);
+  const auto send = [&](int token, float2 rotation) {
     for (int to = first; to < end; ++to)
       ptx::st_async(reinterpret_cast<uint2*>(memory.rotation() + token * kPairs + lane),
                     static_cast<uint32_t>(to),
                     {__float_as_uint(rotation.x), __float_as_uint(rotation.y)}, memory.rotated());
+  };
+  if constexpr (C::kStreamsX) {
+#pragma unroll 4
+    for (int token = rank; token < p.tokens; token += kRanks)
+      send(token, p.rotations[token * kPairs + lane]);
+  } else {
+    const float freq = p.freqs[lane];
+    for (int token = rank; token < p.tokens; token += kRanks)
+      send(token, rotation_of(static_cast<float>(p.positions[token]), freq, false));
   }
 }
 

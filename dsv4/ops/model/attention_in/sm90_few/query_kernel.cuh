@@ -10,11 +10,12 @@
 //            arithmetic. A slab of bit planes has 256 columns (weights/kbit_planes)
 // Roles      warps 0 - 3, 4 - 7: a tile each | warp 8, lane 0: copies | warp 9: cos and sin
 // Latents    every CTA normalizes and quantizes all of them, or copies the codes that
-//            normalize_kernel has stored (query_latent.cuh): of up to 32 tokens all of them, of
-//            more a slab of codes beside each slab of weights, in the ring
+//            normalize_kernel has stored (query_latent.cuh): of up to 8 tokens all of them, of more
+//            a slab of codes beside each slab of weights, in the ring
 // Order      the ring is filled before the wait for the previous kernel
 // Exchange   one sum of squares per token and rank of a head, to all ranks (st.async), added in
-//            rank order; cos and sin, of which each CTA computes those of a quarter of the tokens.
+//            rank order; cos and sin, of which each CTA computes those of a quarter of the tokens,
+//            or loads what normalize_kernel has stored.
 //            Bits of a token depend neither on the others nor on how many there are
 // Barriers   full[s]    1 + bytes | producer   | consumers
 //            empty[s]   256       | consumers  | producer

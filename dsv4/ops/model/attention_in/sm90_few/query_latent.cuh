@@ -4,7 +4,7 @@
 //
 // With few tokens every CTA does so for all latents, into the swizzled layout that wgmma reads,
 // which takes about 1 us a token of V4-Flash. With more, normalize_kernel does it once, and every
-// CTA copies the codes.
+// CTA copies the codes, and cos and sin with them.
 
 #pragma once
 
@@ -14,6 +14,7 @@
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/gemm/x/convert.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/query_params.cuh"
+#include "dsv4/ops/parts/rope/rotation.cuh"
 
 namespace dsv4::attention_in_kernel::query {
 
@@ -186,17 +187,45 @@ struct NormalizeParams {
   float eps;
   int groups;               // k / 128
   uint8_t *codes, *scales;  // [t, k] e4m3, [t, k / 128] E8M0
+  // [t, kPairs] cos and sin of each token, of positions [t] and freqs [kPairs]; or null
+  float2* rotations;
+  const int32_t* positions;
+  const float* freqs;
 };
 
+// The last warp computes rotations.
 inline int normalize_threads(int groups) {
-  return align_up(groups * kGroupLanes, kWarp);
+  return align_up(groups * kGroupLanes, kWarp) + kWarp;
+}
+inline NormalizeParams normalize_params(const AttentionInArgs& args, const ConstTensorView& latent,
+                                        const StoredLatents& to) {
+  return {.latent = latent.as<bf16>(),
+          .norm = args.weights.q_norm.as<bf16>(),
+          .eps = args.norm_eps,
+          .groups = static_cast<int>(latent.dim(1) / kGroup),
+          .codes = to.codes.as<uint8_t>(),
+          .scales = to.scales.as<uint8_t>(),
+          .rotations = to.rotation_pairs(),
+          .positions = args.positions.as<int32_t>(),
+          .freqs = args.freqs.as<float>()};
+}
+
+// A warp.
+__device__ inline void store_rotation(const NormalizeParams& p) {
+  if (p.rotations == nullptr) return;
+  const int pair = static_cast<int>(threadIdx.x) % kWarp;
+  ptx::griddepcontrol_wait();
+  p.rotations[int64_t{blockIdx.x} * kPairs + pair] =
+      rotation_of(static_cast<float>(p.positions[blockIdx.x]), p.freqs[pair], false);
 }
 
 // grid: [t], normalize_threads(groups) threads
-__global__ void __launch_bounds__(kMaxGroups* kGroupLanes)
+__global__ void __launch_bounds__(kMaxGroups* kGroupLanes + kWarp)
     normalize_kernel(const NormalizeParams p) {
   ptx::griddepcontrol_launch_dependents();
   __shared__ float squares[kMaxGroups];
+  const int normalizing = static_cast<int>(blockDim.x) - kWarp;
+  if (static_cast<int>(threadIdx.x) >= normalizing) return store_rotation(p);
   const int own = static_cast<int>(threadIdx.x) / kGroupLanes,
             lane = static_cast<int>(threadIdx.x) % kGroupLanes;
   const int group = min(own, p.groups - 1);  // as in LatentBatch
@@ -207,7 +236,7 @@ __global__ void __launch_bounds__(kMaxGroups* kGroupLanes)
   const Columns x = Columns::load(p.latent + first * kGroup + column);
   const float sum = sum_of_squares(x);
   if (lane == 0 && own == group) squares[group] = sum;
-  __syncthreads();
+  ptx::barrier_sync(kConsumerBarrier, normalizing);
   float v[kLaneColumns];
   const float largest = normalize_columns(x, norm, latent_root(squares, p.groups, p.eps), v);
   if (own != group) return;

@@ -32,15 +32,19 @@ inline constexpr int kMinStages = 2, kMaxStages = 8, kMaxGroups = kWarp;
 constexpr int cta_slab_bytes(gemm::Format format) {
   return kRows / gemm::kTileRows * gemm::slab_bytes(format);
 }
-// A stage of its ring: a slab, and codes that are streamed.
+// Whether codes come through the ring. Those of the smallest tile, which CTAs may compute, stay.
+constexpr bool streams_codes(gemm::Format format, int tokens) {
+  return gemm::bits_of(format) == 0 && tokens > 8;
+}
+// A stage of the ring: a slab, and codes that are streamed.
 constexpr int cta_stage_bytes(gemm::Format format, int tokens) {
   return cta_slab_bytes(format) +
-         (gemm::streams_x(format, tokens) ? gemm::x_group_bytes(format, tokens) : 0);
+         (streams_codes(format, tokens) ? gemm::x_group_bytes(format, tokens) : 0);
 }
 // CTAs of an SM. Sums and shared memory of 8 tokens take more of bit planes than of FP8, and of
 // FP8 the sums of more than 32 tokens.
 constexpr int ctas_of_sm(gemm::Format format, int tokens) {
-  return gemm::streams_x(format, tokens) || (gemm::bits_of(format) > 0 && tokens > 2) ? 2 : 3;
+  return tokens > 32 || (gemm::bits_of(format) > 0 && tokens > 2) ? 2 : 3;
 }
 // Tokens of a CTA, which has all of them; more than the smallest tile are stored as codes.
 constexpr int tile_tokens(gemm::Format format, int64_t tokens) {
@@ -55,6 +59,7 @@ constexpr int summed_tokens(int tokens) {
 template <gemm::Format kFormat, int kTokens>
 struct Config : gemm::Config<kFormat, kTokens> {
   static constexpr int kSlab = cta_slab_bytes(kFormat), kStage = cta_stage_bytes(kFormat, kTokens);
+  static constexpr bool kStreamsX = streams_codes(kFormat, kTokens);
   static constexpr int kSummed = summed_tokens(kTokens);
   static constexpr int kCtas = ctas_of_sm(kFormat, kTokens);
   // Groups of 128 columns of the latents in registers at a time.
@@ -77,6 +82,7 @@ struct Params {
   float norm_eps, index_factor;  // index_factor: of the Hadamard transform
   const int32_t* positions;      // [t]
   const float* freqs;            // [kPairs]
+  const float2* rotations;       // [t, kPairs] cos and sin of every token, with streamed codes
   bf16* out;                     // [t, q.heads, kHeadWidth]
   bf16* index_out;               // [t, index.heads, kIndexWidth]
   int tokens, groups;            // groups: k / 128
@@ -95,9 +101,8 @@ struct Layout {
   // tokens: of a tile.
   DSV4_HD constexpr Layout(gemm::Format format, int tokens, int groups, int stages)
       : x(stages * cta_stage_bytes(format, tokens)),
-        squares(x + (gemm::streams_x(format, tokens)
-                         ? 0
-                         : groups * gemm::x_group_bytes(format, tokens))),
+        squares(x +
+                (streams_codes(format, tokens) ? 0 : groups * gemm::x_group_bytes(format, tokens))),
         exchange(squares + summed_tokens(tokens) * kConsumerWarps * 4),
         x_scale(exchange + kRanks * summed_tokens(tokens) * 4),
         rotation(x_scale + groups * tokens * 4),
@@ -177,6 +182,7 @@ Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
            .index_factor = static_cast<float>(1 / std::sqrt(static_cast<double>(kIndexWidth))),
            .positions = args.positions.as<int32_t>(),
            .freqs = args.freqs.as<float>(),
+           .rotations = nullptr,
            .out = args.q.as<bf16>(),
            .index_out = nullptr,
            .tokens = static_cast<int>(args.q.dim(0)),
@@ -198,12 +204,31 @@ Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
 // Latents that normalize_kernel stores.
 struct StoredLatents {
   TensorView codes, scales;  // [t, k] E4M3, [t, k / 128] E8M0
+  TensorView rotations;      // [t, 2 kPairs] f32; rank 0 where the CTAs compute them
+
+  float2* rotation_pairs() const {
+    return rotations.rank > 0 ? reinterpret_cast<float2*>(rotations.as<float>()) : nullptr;
+  }
 };
+// Whether normalize_kernel stores rotations, too: as codes, where there are many tokens.
+inline bool stores_rotations(gemm::Format format, int64_t tokens) {
+  return streams_codes(format, tile_tokens(format, tokens));
+}
+// make: of a dtype and a shape.
+template <class Make>
+StoredLatents make_stored_latents(gemm::Format format, int64_t t, int64_t k, const Make& make) {
+  StoredLatents latents{.codes = make(DType::kE4M3, {t, k}),
+                        .scales = make(DType::kE8M0, {t, k / kGroup}),
+                        .rotations = {}};
+  if (stores_rotations(format, t)) latents.rotations = make(DType::kF32, {t, 2 * kPairs});
+  return latents;
+}
 template <class MakeMap>
 void use_stored(Params& p, const StoredLatents& latents, const MakeMap& make_map) {
   p.latent = nullptr;
   p.code_values = latents.codes.as<uint8_t>();
   p.code_scales = latents.scales.as<uint8_t>();
+  p.rotations = latents.rotation_pairs();
   if (gemm::bits_of(p.format) > 0) return;
   p.codes = make_map(tma_rows(latents.codes.data, DType::kE4M3, p.tokens, latents.codes.dim(1),
                               latents.codes.row_stride(), tile_tokens(p.format, p.tokens), kGroup,
