@@ -21,6 +21,11 @@ EXPECTED = ("image-input", "error-handling")
 LEAST_PASSED = 6  # of an API's tests: others are skipped for a model that is not known to reason
 
 
+def version_of(environment, package):
+    words = ["-c", f"import importlib.metadata; print(importlib.metadata.version('{package}'))"]
+    return subprocess.run([environment / "bin/python", *words], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def check_comply(environment, url, model):
     """`model`: tests of reasoning are left out where the name is of no model that the program knows to reason."""
     wrong = []
@@ -36,7 +41,9 @@ def check_comply(environment, url, model):
         passed = sum(result["status"] == "passed" for result in results)
         if passed < LEAST_PASSED:
             wrong.append(f"{kind}: {passed} of {len(results)} tests passed, want {LEAST_PASSED}")
-        print(f"llm-comply, {kind}, model {model}: {passed} of {len(results)} passed", flush=True)
+        rest = ", ".join(f"{result['id']} {result['status']}" for result in results
+                         if result["status"] != "passed")
+        print(f"llm-comply, {kind}, model {model}: {passed} of {len(results)} passed; {rest}", flush=True)
     return wrong
 
 
@@ -69,6 +76,7 @@ def main():
     binary, venvs = sys.argv[1], pathlib.Path(sys.argv[2]).absolute()
     wrong = []
     if (venvs / "comply/packages").exists():
+        print("llm-comply", version_of(venvs / "comply", "llm-comply"))
         server = Server(binary)
         wrong += check_comply(venvs / "comply", server.url, "demo")
         server.stop()
@@ -79,6 +87,7 @@ def main():
     else:
         print("skipped: llm-comply (not to be had from PyPI)")
     if (venvs / "aiperf/packages").exists():
+        print("aiperf", version_of(venvs / "aiperf", "aiperf"))
         server = Server(binary)
         with tempfile.TemporaryDirectory() as folder:
             wrong += check_aiperf(venvs / "aiperf", server.url, folder)
