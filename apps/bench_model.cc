@@ -8,6 +8,7 @@
 
 #include "apps/common.h"
 #include "apps/json_report.h"
+#include "apps/rank_process.h"
 #include "apps/step_trace.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
@@ -96,6 +97,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
 BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimits>& caches)
     : options_(options) {
   check_synthetic_options(options, options.model, options.device, "bench");
+  refuse_processes(options.device, "bench");
   if (options.shard && (options.synthetic.empty() || num_ranks(options.device) > 1))
     fail(ErrorCode::kBadInput, "--shard is a rank of a --synthetic model on one GPU");
   auto begin = Clock::now();

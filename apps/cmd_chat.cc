@@ -15,6 +15,7 @@
 #include "apps/chat_printer.h"
 #include "apps/commands.h"
 #include "apps/line_editor.h"
+#include "apps/rank_process.h"
 #include "apps/sampling_options.h"
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
@@ -312,6 +313,7 @@ void add_chat(CLI::App& app, Action& action) {
   command->callback([options, &action] {
     action = [options] {
       const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+      refuse_processes(options->model.device, "chat");
       auto backend = backend_of(*options);
       auto editor = terminal ? std::make_unique<LineEditor>() : nullptr;
       Chat(std::move(backend), options->sampling, std::move(editor)).run();

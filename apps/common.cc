@@ -135,7 +135,8 @@ void add_device(CLI::App& command, std::string& device) {
       .add_option_function<std::string>(
           "--gpus", set,
           "divide the model over ranks: a number of GPUs, all, or a list; for tests a GPU several "
-          "times (0,0), or ranks on the CPU (cpu,cpu)")
+          "times (0,0), ranks on the CPU (cpu,cpu), or processes of torchrun, mpirun or srun "
+          "(processes:cpu)")
       ->option_text("N|all|LIST")
       ->excludes(one);
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "apps/rank_process.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
@@ -32,7 +33,7 @@ Model load_eval_model(const EvalMode& mode, const std::string& name, int64_t con
   const std::string folder = find_model(name);
   check_expert_options(mode.experts, mode.device);
   const Devices devices = open_devices(mode.device);
-  Model model = Model::load(folder, num_ranks(mode.device));
+  Model model = load_ranks(ModelSpec::load(folder), mode.device);
   const int64_t tokens = std::min(context, model.config().max_positions),
                 step = std::min(chunk, tokens);
   const CacheLimits limits{.max_tokens = tokens, .max_batch_tokens = step, .max_logits_rows = step};

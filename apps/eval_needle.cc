@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/eval_input.h"
+#include "apps/rank_process.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/rng.h"
@@ -140,7 +141,7 @@ void eval_needle(const NeedleOptions& options) {
   const Tokenizer tokenizer = load_tokenizer(folder);
   check_expert_options(options.experts, options.device);
   const Devices devices = open_devices(options.device);
-  Model model = Model::load(folder, num_ranks(options.device));
+  Model model = load_ranks(ModelSpec::load(folder), options.device);
   check_vocabulary(tokenizer, model);
   check_distances(options, model);
   const std::vector<Question> questions =

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/hub_models.h"
+#include "apps/rank_process.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/model/model.h"
@@ -57,15 +58,14 @@ void add_speculate_options(CLI::App& command, SpeculateOptions& options) {
 Model load_with_drafter(const SpeculateOptions& options, const std::string& folder,
                         const std::string& device) {
   std::shared_ptr<const ModelSpec> spec = ModelSpec::load(folder);
-  const int world = num_ranks(device);
-  if (options.source == "off" || options.source == "lookup") return Model::of_ranks(spec, world);
+  if (options.source == "off" || options.source == "lookup") return load_ranks(spec, device);
   const DrafterKind kind = wanted_kind(options, spec->config());
   const std::string why = refusal(*spec, kind, options, device);
   if (why.empty()) return Model(std::move(spec), {}, kind);
   if (options.source != "auto")
     fail(ErrorCode::kUnsupported, "--speculate {}: {}; want lookup or off", options.source, why);
   print_notice(fmt::format("note: speculation by lookup alone: {}", why));
-  return Model::of_ranks(spec, world);
+  return load_ranks(spec, device);
 }
 
 void apply_speculation(const SpeculateOptions& options, const Model& model,

@@ -4,10 +4,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "dsv4/comm/launched_rank.h"
 #include "dsv4/model/model.h"
 
 namespace dsv4 {
@@ -18,7 +20,8 @@ struct ExpertMemory;  // expert_memory.h
 // and kUnsupported when this build, this machine or this GPU cannot do it.
 std::shared_ptr<Device> open_device(const std::string& name);
 // One for each rank of a model, of a list with commas: GPUs of one kind, some of them perhaps
-// several times (for tests), or "cpu,cpu" (null once). The first is the calling thread's current
+// several times (for tests), or "cpu,cpu" (null once), or "processes:cpu" (null), the rank of this
+// process. The first is the calling thread's current
 // device afterwards. Throws as above.
 using Devices = std::vector<std::shared_ptr<Device>>;
 Devices open_devices(const std::string& names);
@@ -27,9 +30,12 @@ Devices open_devices(const std::string& names);
 // one of a stream that shares its queue with the stream of another rank. Done here for names that
 // repeat a GPU.
 void prepare_shared_gpus();
-// How many names there are.
+// Which rank this process is for "processes:cpu", as its environment says; none for other names.
+std::optional<LaunchedRank> rank_of_process(const std::string& device);
+// How many ranks there are.
 int num_ranks(const std::string& device);
-// The names for --gpus: a number of GPUs, "all", or a list of their numbers or of "cpu".
+// The names for --gpus: a number of GPUs, "all", or a list of their numbers or of
+// "cpu", or "processes:cpu".
 std::string devices_of_gpus(const std::string& gpus);
 
 // The first GPU that this build can use, "cuda" or "cuda:1"; otherwise "cpu", also where a driver

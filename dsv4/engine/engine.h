@@ -56,6 +56,8 @@ class Engine {
   MemoryUse device_memory() const;
   // These wait for the device, and copy from it.
   ExpertStats expert_stats() const;
+  // Throws when a rank that is a process has ended: no step would run.
+  void check_ranks() { executor_.check_ranks(); }
   std::vector<RankStats> rank_stats() const { return executor_.rank_stats(); }
 
   // Forgets every stored prefix of this tier and of the faster ones; a unit that is in host memory

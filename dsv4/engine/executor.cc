@@ -91,7 +91,7 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
 }
 
 void Executor::trace_experts(ExpertTrace* trace) {
-  if (trace != nullptr && (model_.device() != nullptr || !model_.others().empty()))
+  if (trace != nullptr && (model_.device() != nullptr || !model_.id().whole()))
     fail(ErrorCode::kUnsupported,
          "experts are traced on the CPU, of a whole model: give --device {}", "cpu");
   trace_ = trace;

@@ -51,6 +51,7 @@ class Executor {
   const CachePlan& cache_plan() const { return cache_.plan(); }
   const Scratch& scratch() const { return runner_->scratch(); }
   std::vector<RankStats> rank_stats() const;
+  void check_ranks() { runner_->check_ranks(); }
 
   // Computes the tokens and appends them to the caches, except those of drafted work. On a device
   // the computation may still run when this returns. Throws kResource when the cache has no room

@@ -7,6 +7,7 @@
 #include "dsv4/base/ascii.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/comm/rank_processes.h"
 #include "dsv4/engine/cache_plan.h"
 #include "op_list.h"
 #if DSV4_CUDA
@@ -65,6 +66,14 @@ std::string model_identity(const std::string& folder) {
                         hex_digits(digest_of(header_of(file))));
   }
   return text;
+}
+
+RankIdentity rank_identity(const std::string& program, const Model& model) {
+  constexpr size_t kDigits = 16;
+  const std::string& folder = model.checkpoint().folder();
+  return {.program = program,
+          .model = hex_digits(digest_of(model_identity(folder))).substr(0, kDigits),
+          .processor = processor(model)};
 }
 
 Digest cache_fingerprint(const std::string& identity, const Model& model, const Context& context,

@@ -11,6 +11,8 @@
 
 namespace dsv4 {
 
+struct RankIdentity;  // comm/rank_processes.h
+
 // The files of a model: the text of config.json, and of each safetensors file its header (names,
 // dtypes, shapes, offsets), size and time of change. The time stands for the numbers, which are not
 // read: the weights of a fine-tuned model differ in nothing else. A copy of a folder therefore is
@@ -21,5 +23,8 @@ std::string model_identity(const std::string& folder);
 // implementations of this build and the processor that runs them.
 Digest cache_fingerprint(const std::string& identity, const Model& model, const Context& context,
                          const CachePlan& plan);
+
+// What ranks that are processes compare: their files of the model, and where they compute.
+RankIdentity rank_identity(const std::string& program, const Model& model);
 
 }  // namespace dsv4

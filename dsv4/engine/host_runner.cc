@@ -158,6 +158,7 @@ DrafterKind drafter_of(const Model& model, std::span<const LayerCache> caches) {
 
 std::unique_ptr<Runner> make_runner(const Model& model, const Context& context,
                                     const CacheLimits& limits, const RankOptions& ranks) {
+  if (model.processes() != nullptr) return make_processes_runner(model, context, limits, ranks);
   if (!model.others().empty()) return make_ranks_runner(model, context, limits, ranks);
 #if DSV4_CUDA
   if (context.device != nullptr)

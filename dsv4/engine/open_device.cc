@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/engine/device_memory.h"
@@ -49,6 +50,7 @@ std::vector<std::string> split(const std::string& list) {
   return names;
 }
 
+constexpr const char* kProcesses = "processes:cpu";
 constexpr int kMaxRanks = 64, kMaxGpuRanks = 8;
 constexpr int kMaxSharing = 2;  // ranks of a GPU: three have ended in waits of all for one
 
@@ -122,16 +124,24 @@ int all_gpus() {
 
 }  // namespace
 
+std::optional<LaunchedRank> rank_of_process(const std::string& device) {
+  if (device != kProcesses) return std::nullopt;
+  return launched_rank([](const char* name) { return env(name); });
+}
+
 int num_ranks(const std::string& device) {
+  if (const auto self = rank_of_process(device)) return self->id.world;
   return static_cast<int>(split(device).size());
 }
 
 std::string devices_of_gpus(const std::string& gpus) {
   const auto bad = [&]() {
     fail(ErrorCode::kBadInput,
-         "--gpus '{}': want a number of GPUs, all, a list of GPUs such as 0,2, or cpu,cpu",
+         "--gpus '{}': want a number of GPUs, all, a list of GPUs such as 0,2, cpu,cpu, or "
+         "processes:cpu",
          quotable(gpus));
   };
+  if (gpus == kProcesses) return gpus;
   std::vector<std::string> names;
   if (const auto number = gpus == "all" ? all_gpus() : whole_number(gpus)) {
     if (*number == 0) bad();
@@ -183,6 +193,7 @@ std::shared_ptr<Device> open_device(const std::string& name) {
 }
 
 Devices open_devices(const std::string& list) {
+  if (list == kProcesses) return {nullptr};
   const std::vector<std::string> names = split(list);
   if (names.size() == 1) return {open_device(list)};
   check_ranks(names);

@@ -115,6 +115,8 @@ class Runner {
   virtual void wait() {}
   // One for each rank, in order, without the caches. Waits for the device, and copies from it.
   virtual std::vector<RankStats> rank_stats() { return {}; }
+  // Throws when a rank that is a process has ended.
+  virtual void check_ranks() {}
   // Sees every call of the following steps, none of which is captured; null: calls run.
   virtual void observe(Observer* observer) = 0;
 };
@@ -141,6 +143,9 @@ std::unique_ptr<Runner> make_device_runner(const Model& model, const Context& co
 std::unique_ptr<Runner> make_device_ranks_runner(const Model& model, const Context& context,
                                                  const CacheLimits& limits,
                                                  const RankOptions& ranks);
+// Ranks that are processes: of rank 0 (follow_rank.h is for the others).
+std::unique_ptr<Runner> make_processes_runner(const Model& model, const Context& context,
+                                              const CacheLimits& limits, const RankOptions& ranks);
 std::unique_ptr<Runner> make_ranks_runner(const Model& model, const Context& context,
                                           const CacheLimits& limits, const RankOptions& ranks);
 

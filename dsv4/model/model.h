@@ -17,7 +17,8 @@
 
 namespace dsv4 {
 
-class ExpertStore;  // engine/expert_store.h: memory that views of a model point into
+class RankProcesses;  // comm/rank_processes.h
+class ExpertStore;    // engine/expert_store.h: memory that views of a model point into
 
 // The weights that one rank of several owns. A rank of a world of one owns them all.
 class ModelShard {
@@ -48,6 +49,9 @@ class ModelShard {
   std::span<const std::shared_ptr<ModelShard>> others() const { return others_; }
   // Gives rank 0 these others.
   void lead(std::vector<std::shared_ptr<ModelShard>> others);
+  // How this rank reaches the others where each is a process of its own; else null.
+  RankProcesses* processes() const { return processes_.get(); }
+  void join(std::shared_ptr<RankProcesses> processes) { processes_ = std::move(processes); }
   const ModelConfig& config() const { return spec_->config(); }
   const std::vector<LayerSpec>& schedule() const { return spec_->schedule(); }
   const std::vector<CacheGroupSpec>& cache_groups() const { return spec_->cache_groups(); }
@@ -123,6 +127,7 @@ class ModelShard {
   ModelWeights weights_;
   RopeTables rope_;
   std::vector<std::shared_ptr<ModelShard>> others_;
+  std::shared_ptr<RankProcesses> processes_;
   std::shared_ptr<ExpertStore> expert_store_;
 };
 

@@ -45,7 +45,7 @@ void load_row(const LinearArgs& args, int64_t t, std::vector<float>& row) {
 }  // namespace
 
 ImatrixCollector::ImatrixCollector(const Model& model) {
-  DSV4_CHECK(model.device() == nullptr && model.others().empty(),
+  DSV4_CHECK(model.device() == nullptr && model.id().whole(),
              "an imatrix is collected on the CPU, of a whole model");
   names_ = names_by_address(model.config(), model.weights());
 }

@@ -33,6 +33,7 @@ class EnginePort {
   virtual EngineStats stats() const = 0;
   virtual MemoryUse device_memory() const { return {}; }
   virtual ExpertStats expert_stats() const { return {}; }
+  virtual void check_ranks() {}
   virtual std::vector<RankStats> rank_stats() const { return {}; }
   virtual void drop_prefixes() {}
 };

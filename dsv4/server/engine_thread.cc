@@ -173,10 +173,23 @@ bool EngineThread::wait_for_work() {
   while (!wake_.wait_for(lock, kRefresh, has_work)) {
     state_.stats = engine_->stats();
     lock.unlock();
+    check_ranks();
     refresh_device();
     lock.lock();
   }
   return !stopping_;
+}
+
+// A rank that ends while the engine rests is noticed here, not by the next request.
+void EngineThread::check_ranks() {
+  if (state_.broken) return;
+  try {
+    engine_->check_ranks();
+  } catch (const std::exception& caught) {
+    std::vector<EngineEvent> events;
+    fail_all(events, caught.what());
+    deliver_(std::move(events));
+  }
 }
 
 // Every other second: the driver is asked without the mutex, and the device is waited for.

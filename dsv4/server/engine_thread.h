@@ -91,6 +91,7 @@ class EngineThread {
   bool load(const Loader& loader);
   void serve();
   bool wait_for_work();
+  void check_ranks();
   void refresh_device();
   void apply_cancellations(std::vector<EngineEvent>& events);
   std::unique_ptr<Job> take_from_queue(JobId id);

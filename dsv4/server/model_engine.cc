@@ -24,6 +24,7 @@ class ModelEngine : public EnginePort {
   EngineStats stats() const override { return engine_.stats(); }
   MemoryUse device_memory() const override { return engine_.device_memory(); }
   ExpertStats expert_stats() const override { return engine_.expert_stats(); }
+  void check_ranks() override { engine_.check_ranks(); }
   std::vector<RankStats> rank_stats() const override { return engine_.rank_stats(); }
   void drop_prefixes() override { engine_.drop_prefixes(); }
 

@@ -1,0 +1,88 @@
+// The ranks of a model as processes of one host (docs/adr/0037): they meet, compare what they are,
+// and from then on rank 0 sends the others what to do, through one socket for each of them.
+//
+//   rank r   hello: program, model, processor, world, rank   ->   rank 0
+//   rank r   welcome, or the line with which all end         <-   rank 0
+//   rank r   what to do, values of exchanges, end            <-   rank 0
+//   rank r   what it was asked for, values, why it stops     ->   rank 0
+//
+// Any rank that fails says so and ends; a process that is killed is noticed by its socket. Either
+// way every call of the others throws RanksStopped. exchanges() moves values in host memory through
+// the same sockets, by way of rank 0: for tests, not for speed.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dsv4/comm/communicator.h"
+#include "dsv4/comm/launched_rank.h"
+#include "dsv4/comm/rank_socket.h"
+
+namespace dsv4 {
+
+// What has to be equal on all ranks for their bits to be. Texts that a line can show.
+struct RankIdentity {
+  std::string program, model, processor;
+};
+
+class RankProcesses {
+ public:
+  // Meets the others within `wait`. Throws kUnsupported on every rank, with one line, when some do
+  // not come or are not equal to rank 0.
+  RankProcesses(const LaunchedRank& self, const RankIdentity& identity,
+                std::chrono::milliseconds wait);
+  ~RankProcesses();  // on rank 0 the others end
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  ShardId id() const { return id_; }
+  // How long a rank is waited for that the others have to wait for.
+  void set_limit(std::chrono::milliseconds limit) { limit_ = limit; }
+
+  // Kinds of the caller's messages begin here.
+  static constexpr uint32_t kFirstKind = 16;
+  using Message = RankSocket::Message;
+
+  // Rank 0: to all others.
+  void tell(uint32_t kind, const Bytes& bytes);
+  // Rank 0: the next message of a rank, which has to be of this kind. doing: for errors
+  Bytes answer(int rank, uint32_t kind, const std::string& doing);
+  // Other ranks: the next message of rank 0, whenever it comes; none: rank 0 has come to its end.
+  std::optional<Message> next();
+  // Other ranks: to rank 0.
+  void reply(uint32_t kind, const Bytes& bytes);
+  // Says why this rank stops, to rank 0 or to all others. Calls after it throw RanksStopped.
+  void abort(const std::string& why);
+  // Throws RanksStopped when another process has ended.
+  void check() const;
+
+  // In host memory, by this rank.
+  Communicator& exchanges() { return *exchanges_; }
+
+ private:
+  class Exchanges;
+  void meet_as_root(const std::string& name, const RankIdentity& identity,
+                    std::chrono::milliseconds wait);
+  void meet(const std::string& name, const RankIdentity& identity, std::chrono::milliseconds wait);
+  // The hello of one process. Throws the line with which all ranks end.
+  void take_hello(RankSocket socket, const RankIdentity& own);
+  Bytes receive(int rank, uint32_t kind, const std::string& doing);
+  RankSocket& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  void check_works() const;
+  // Why another rank stopped, if it said so before it ended.
+  std::optional<std::string> last_words();
+  // body(), whose end by another rank is the end of all further calls.
+  template <class Body>
+  auto stopping(const Body& body);
+
+  ShardId id_;
+  std::chrono::milliseconds limit_{10000};
+  std::vector<RankSocket> peers_;  // [world]; rank 0: of the others; they: of rank 0 alone
+  std::unique_ptr<Communicator> exchanges_;
+  std::string why_;    // not empty: stopped
+  bool said_ = false;  // the others know
+};
+
+}  // namespace dsv4

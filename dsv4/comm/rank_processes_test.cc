@@ -1,0 +1,253 @@
+// Ranks that meet at sockets, here as threads of one process: what they compare, exchanges of odd
+// sizes, and every way in which one of them ends. tests/cli/rank_processes_test.py has processes.
+
+#include "dsv4/comm/rank_processes.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
+
+#include "dsv4/base/rng.h"
+#include "dsv4/comm/threads.h"
+#include "dsv4/tensor/buffer.h"
+
+namespace dsv4 {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kLong{20000};
+constexpr uint32_t kSomething = RankProcesses::kFirstKind;
+
+const RankIdentity kIdentity{"dsv4 1", "abc", "avx2"};
+
+LaunchedRank launched(int rank, int world) {
+  static int meetings = 0;
+  if (rank == 0) ++meetings;
+  return {.id = {rank, world},
+          .local_rank = rank,
+          .meeting = fmt::format("test {} {}", getpid(), meetings)};
+}
+
+// Runs body(rank) on threads and returns what each threw.
+std::vector<std::string> on_ranks(int world, const std::function<void(int)>& body) {
+  std::vector<std::string> errors(static_cast<size_t>(world));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+std::vector<std::string> group(int world, const std::function<void(RankProcesses&)>& body) {
+  std::vector<LaunchedRank> self;
+  for (int rank = 0; rank < world; ++rank) self.push_back(launched(rank, world));
+  return on_ranks(world, [&](int rank) {
+    RankProcesses ranks(self[static_cast<size_t>(rank)], kIdentity, kLong);
+    body(ranks);
+  });
+}
+
+float value(int64_t exchange, int64_t row, int64_t column) {
+  return static_cast<float>(exchange * 100000 + row * 1000 + column);
+}
+
+TEST(RankProcesses, ExchangesGiveEveryRankWhatItIsOwed) {
+  for (const int world : {2, 3, 5}) {
+    const auto errors = group(world, [&](RankProcesses& processes) {
+      Rng sizes(7);  // the same on all ranks
+      Communicator& ranks = processes.exchanges();
+      const int self = ranks.id().rank;
+      for (int64_t step = 0; step < 12; ++step) {
+        const int64_t rows = sizes.below(5), n = 1 + sizes.below(40);
+        const ColumnEnds ends = column_ends(world, n, 1 + sizes.below(9));
+        const int64_t begin = first_column(ends, self), end = ends[static_cast<size_t>(self)];
+        Buffer memory(DType::kF32, {rows, n + 2});
+        std::fill_n(memory.as<float>(), rows * (n + 2), -1.f);
+        const TensorView all = memory.view().slice(1, 1, n + 1);
+        const auto write = [&](auto owns) {
+          for (int64_t i = 0; i < rows; ++i)
+            for (int64_t c = 0; c < n; ++c)
+              all.row<float>(i)[c] = owns(i, c) ? value(step, i, c) : -1.f;
+        };
+        const auto expect_all = [&](auto has) {
+          for (int64_t i = 0; i < rows; ++i) {
+            for (int64_t c = 0; c < n; ++c)
+              ASSERT_EQ(all.row<float>(i)[c], has(i, c) ? value(step, i, c) : -1.f)
+                  << i << " " << c;
+            ASSERT_EQ(all.row<float>(i)[-1], -1.f);
+            ASSERT_EQ(all.row<float>(i)[n], -1.f);
+          }
+        };
+        const auto own = [&](int64_t, int64_t c) { return c >= begin && c < end; };
+        const auto every = [](int64_t, int64_t) { return true; };
+        write(own);
+        const Gathered tensors[] = {{all, ends}};
+        ranks.gather(tensors, {"gather", step});
+        expect_all(every);
+        write(own);
+        ranks.to_root(all.slice(1, begin, end), all, ends, {"to root", step});
+        if (self == 0) {
+          expect_all(every);
+        } else {
+          expect_all(own);
+        }
+        const Buffer owners(DType::kI32, {rows});
+        for (int64_t i = 0; i < rows; ++i)
+          owners.as<int32_t>()[i] = static_cast<int32_t>(sizes.below(world));
+        write([&](int64_t i, int64_t) { return owners.as<int32_t>()[i] == self; });
+        ranks.gather_rows(all, owners, {"rows", step});
+        expect_all(every);
+      }
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "") << world;
+  }
+}
+
+TEST(RankProcesses, TheyCompareWhatTheyAre) {
+  const auto meet = [](const RankIdentity& other, ShardId as) {
+    LaunchedRank root = launched(0, 2), second = root;
+    second.id = as;
+    return on_ranks(2, [&](int rank) {
+      RankProcesses(rank == 0 ? root : second, rank == 0 ? kIdentity : other, kLong);
+    });
+  };
+  RankIdentity other = kIdentity;
+  other.program = "dsv4 2";
+  EXPECT_EQ(meet(other, {1, 2})[0], "a rank runs dsv4 2, rank 0 dsv4 1");
+  EXPECT_EQ(meet(other, {1, 2})[1], "rank 0 runs dsv4 1");
+  other = kIdentity, other.model = "xyz";
+  for (const std::string& line : meet(other, {1, 2}))
+    EXPECT_EQ(line, "rank 1 has the model xyz, rank 0 abc");
+  other = kIdentity, other.processor = "avx512";
+  for (const std::string& line : meet(other, {1, 2}))
+    EXPECT_EQ(line,
+              "rank 1 computes on avx512, rank 0 on avx2: ranks agree bit for bit on processors of "
+              "one kind only");
+  for (const std::string& line : meet(kIdentity, {1, 3}))
+    EXPECT_EQ(line, "rank 1 is one of 3 ranks, rank 0 of 2");
+  for (const std::string& line : meet(kIdentity, {2, 2}))
+    EXPECT_EQ(line, "two processes are rank 2");
+}
+
+TEST(RankProcesses, RanksThatDoNotCome) {
+  const LaunchedRank root = launched(0, 4);
+  LaunchedRank second = root;
+  second.id.rank = 2;
+  const auto errors = on_ranks(2, [&](int rank) {
+    RankProcesses(rank == 0 ? root : second, kIdentity, milliseconds(rank == 0 ? 300 : 20000));
+  });
+  EXPECT_EQ(errors[0], "2 of 4 ranks came within 0.3 s; missing: 1, 3");
+  EXPECT_EQ(errors[1], errors[0]);
+  LaunchedRank alone = launched(0, 2);
+  alone.id.rank = 1;
+  EXPECT_EQ(on_ranks(1, [&](int) { RankProcesses(alone, kIdentity, milliseconds(100)); })[0],
+            "rank 1 found no rank 0 within 0.1 s");
+}
+
+TEST(RankProcesses, MessagesGoBothWaysAndTheEndComes) {
+  const auto errors = group(3, [&](RankProcesses& ranks) {
+    if (ranks.id().rank == 0) {
+      ranks.tell(kSomething, MessageWriter().put(17).text("step").bytes());
+      for (int rank = 1; rank < 3; ++rank) {
+        const Bytes bytes = ranks.answer(rank, kSomething, "answer");
+        EXPECT_EQ(MessageReader(bytes).get<int>(), 17 + rank);
+      }
+      return ranks.check();
+    }
+    const auto message = ranks.next();
+    ASSERT_TRUE(message.has_value());
+    EXPECT_EQ(message->kind, kSomething);
+    MessageReader reader(message->bytes);
+    ranks.reply(kSomething, MessageWriter().put(reader.get<int>() + ranks.id().rank).bytes());
+    EXPECT_EQ(reader.text(), "step");
+    EXPECT_FALSE(ranks.next().has_value()) << "rank 0 has come to its end";
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// Every rank says what the first one failed of, whoever that is.
+TEST(RankProcesses, OneThatFailsEndsAll) {
+  for (const int failing : {0, 1, 2}) {
+    const auto errors = group(3, [&](RankProcesses& ranks) {
+      const int self = ranks.id().rank;
+      try {
+        if (self == failing) fail(ErrorCode::kResource, "rank {}: no memory left", self);
+        const Buffer all(DType::kF32, {2, 9});
+        const ColumnEnds ends = column_ends(3, 9, 1);
+        const Gathered tensors[] = {{all, ends}};
+        ranks.exchanges().gather(tensors, {"gather h", 3});
+        if (self != 0) ranks.next();
+      } catch (const Error& error) {
+        ranks.abort(error.what());
+        throw;
+      }
+    });
+    for (const std::string& error : errors)
+      EXPECT_EQ(error, fmt::format("rank {}: no memory left", failing));
+  }
+}
+
+TEST(RankProcesses, OneThatIsGoneOrSilentIsNamed) {
+  const auto errors = group(2, [&](RankProcesses& ranks) {
+    if (ranks.id().rank == 1) return;  // gone
+    EXPECT_THROW(ranks.answer(1, kSomething, "step"), RanksStopped);
+    ranks.check();
+  });
+  EXPECT_EQ(errors[0], "rank 1 has ended");
+  const auto late = group(2, [&](RankProcesses& ranks) {
+    ranks.set_limit(milliseconds(200));
+    if (ranks.id().rank == 0) ranks.answer(1, kSomething, "gather h, layer 3");
+    ranks.next();  // rank 0 ends meanwhile
+  });
+  EXPECT_EQ(late[0], "no answer from rank 1 for 0.2 s (gather h, layer 3)");
+  const auto other = group(2, [&](RankProcesses& ranks) {
+    const Buffer all(DType::kF32, {2, 8});
+    const ColumnEnds ends = column_ends(2, 8, 1);
+    const Gathered tensors[] = {{all, ends}};
+    ranks.exchanges().gather(tensors, {"gather h", ranks.id().rank});
+  });
+  EXPECT_TRUE(
+      other[0].ends_with("rank 1 is at \"gather h, layer 1\", rank 0 at \"gather h, layer "
+                         "0\""))
+      << other[0];
+}
+
+// Whatever a message holds, reading it ends with a value or with an error.
+TEST(Message, DamagedOnesAreRefused) {
+  const std::vector<int32_t> numbers = {1, 2, 3};
+  MessageWriter writer;
+  writer.put(int64_t{5}).text("text").list(std::span<const int32_t>(numbers)).put(true);
+  Rng rng(3);
+  int read = 0, refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    Bytes bytes = writer.bytes();
+    if (rng.below(2) == 0) bytes.resize(static_cast<size_t>(rng.below(std::ssize(bytes) + 1)));
+    for (int64_t n = rng.below(4); n > 0 && !bytes.empty(); --n)
+      bytes[static_cast<size_t>(rng.below(std::ssize(bytes)))] = std::byte(rng.below(256));
+    try {
+      MessageReader reader(bytes);
+      reader.get<int64_t>();
+      reader.text();
+      reader.list<int32_t>();
+      reader.get<uint8_t>();
+      reader.end();
+      ++read;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(read, 100);
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace dsv4

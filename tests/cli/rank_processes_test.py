@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""--gpus processes:cpu: ranks that are processes, with the variables that launchers set. Answers and log-probabilities
+are those of one process, to the byte; a rank that is killed, stopped or not like rank 0 ends all of them, with one
+line.
+
+usage: rank_processes_test.py BINARY [TEST ...]"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+BINARY = sys.argv.pop(1) if len(sys.argv) > 1 else "build/cpu/bin/dsv4"
+ROOT = Path(__file__).resolve().parent.parent.parent
+RUN = ["run", "demo", "-p", "Once upon a time", "-n", "24", "--seed", "7", "--logprobs", "3", "--stats", "none"]
+LIMIT = 15  # seconds in which all ranks end, beside what a busy machine needs
+PATIENCE = 120
+
+
+def launcher(kind, rank, world, job):
+    if kind == "torchrun":
+        return {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world,
+                "MASTER_ADDR": "localhost", "MASTER_PORT": job}
+    if kind == "mpirun":
+        return {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": world, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+                "OMPI_COMM_WORLD_LOCAL_SIZE": world, "PMIX_NAMESPACE": f"prterun-{job}@1"}
+    return {"SLURM_PROCID": rank, "SLURM_NTASKS": world, "SLURM_LOCALID": rank, "SLURM_NNODES": 1,
+            "SLURM_JOB_ID": job, "SLURM_STEP_ID": 0}
+
+
+class Ranks:
+    """Processes of one job. words: of the command line; of_rank: more variables of some ranks."""
+
+    def __init__(self, world, *words, kind="torchrun", of_rank=None, ranks=None, program=None):
+        job = random.randrange(1 << 40)
+        self.processes, self.errors, self.said = [], [], {}
+        for rank in range(world) if ranks is None else ranks:
+            variables = {name: str(value) for name, value in launcher(kind, rank, world, job).items()}
+            self.errors.append(tempfile.TemporaryFile("w+"))
+            self.processes.append(subprocess.Popen(
+                [(program or {}).get(rank, BINARY), *words, "--gpus", "processes:cpu"], cwd=ROOT, text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "2"} | variables | (of_rank or {}).get(rank, {}),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors[-1]))
+
+    def end(self, seconds=PATIENCE):
+        """The exit status and standard output of each rank."""
+        until, results = time.monotonic() + seconds, []
+        try:
+            for process in self.processes:
+                out, _ = process.communicate(timeout=max(until - time.monotonic(), 0.1))
+                results.append((process.returncode, out))
+        finally:
+            self.kill()
+        return results
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        for index, file in enumerate(self.errors):
+            if not file.closed:
+                self.said[index] = self.error(index)
+                file.close()
+
+    def error(self, index):
+        if index in self.said:
+            return self.said[index]
+        self.errors[index].seek(0)
+        return self.errors[index].read()
+
+
+def one(*words):
+    return subprocess.run([BINARY, *words, "--device", "cpu"], cwd=ROOT, text=True, check=True,
+                          env=os.environ | {"OMP_NUM_THREADS": "2"}, capture_output=True).stdout
+
+
+class Answers(unittest.TestCase):
+    def test_one_two_three(self):
+        want = one(*RUN)
+        self.assertGreater(len(want), 500)
+        for kind, world in ("torchrun", 1), ("torchrun", 2), ("mpirun", 3), ("srun", 2):
+            results = Ranks(world, *RUN, kind=kind).end()
+            self.assertEqual([status for status, _ in results], [0] * world, kind)
+            self.assertEqual(results[0][1], want, kind)
+            self.assertEqual("".join(out for _, out in results[1:]), "", "rank 0 alone writes")
+
+    def test_exact_numerics_and_chunks(self):
+        words = ["eval", "ppl", "demo", "--json", "--numerics", "exact", "--context", "90",
+                 "--ids", ",".join(str(5 + i) for i in range(200))]
+        want = json.loads(one(*words))["nll"]
+        status, out = Ranks(2, *words).end()[0]
+        self.assertEqual(status, 0)
+        self.assertEqual(json.loads(out)["nll"], want)
+
+    def test_prefixes_of_another_number_of_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = "Long ago there was a village by the sea. " * 12
+            words = ["run", "demo", "-n", "8", "--seed", "3", "--stats", "none",
+                     "--prompt-cache", f"{folder}/text"]
+            one(*words, "-p", text)
+            longer = [*words, "-p", text + "Then one day"]
+            first = Path(folder, "text").read_bytes()
+            want = one(*longer)
+            Path(folder, "text").write_bytes(first)
+            results = Ranks(2, *longer).end()
+            self.assertEqual(results[0], (0, want))
+
+
+class Refused(unittest.TestCase):
+    def expect(self, ranks, line, count=2):
+        results = ranks.end()
+        for index in range(count):
+            self.assertEqual(results[index][0], 1, ranks.error(index))
+            self.assertEqual(ranks.error(index), f"dsv4: {line}\n")
+
+    def test_a_rank_that_does_not_come(self):
+        wait = {rank: {"DSV4_RANKS_WAIT_S": "2"} for rank in range(3)}
+        self.expect(Ranks(3, *RUN, ranks=[0, 2], of_rank=wait), "2 of 3 ranks came within 2 s; missing: 1")
+
+    def test_another_world(self):
+        self.expect(Ranks(2, *RUN, of_rank={1: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}),
+                    "rank 1 is one of 3 ranks, rank 0 of 2")
+
+    def test_another_model(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, "models")
+            subprocess.run(["cp", "-r", "models", copy], cwd=ROOT, check=True)
+            for file in (copy / "demo").glob("*.safetensors"):
+                os.utime(file, (1, 1))
+            ranks = Ranks(2, *RUN, of_rank={1: {"DSV4_MODELS": str(copy)}})
+            results = ranks.end()
+            for index in range(2):
+                self.assertEqual(results[index][0], 1)
+                self.assertRegex(ranks.error(index), r"^dsv4: rank 1 has the model \w{16}, rank 0 \w{16}\n$")
+
+    def test_no_launcher_and_what_does_not_run(self):
+        def refusal(*words, **variables):
+            plain = {name: value for name, value in os.environ.items()
+                     if not name.startswith(("SLURM_", "OMPI_")) and name not in ("RANK", "WORLD_SIZE")}
+            run = subprocess.run([BINARY, *words, "--gpus", "processes:cpu"], cwd=ROOT, text=True,
+                                 env=plain | variables, capture_output=True)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+            return run.stderr
+        self.assertIn("start the program with torchrun, mpirun or srun", refusal(*RUN))
+        two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}
+        self.assertIn("bench does not run over processes", refusal("bench", "decode", "demo", **two))
+        self.assertIn("chat does not run over processes", refusal("chat", "demo", **two))
+
+
+class Server:
+    """`dsv4 serve` on two ranks."""
+
+    def __init__(self):
+        self.ranks = Ranks(2, "serve", "demo", "--port", "0", "--context", "2048")
+        until = time.monotonic() + PATIENCE
+        self.port = None
+        while '"ready"' not in (log := self.ranks.error(0)):
+            if time.monotonic() > until or self.ranks.processes[0].poll() is not None:
+                self.ranks.kill()
+                raise AssertionError(log + self.ranks.error(1))
+            time.sleep(0.05)
+        for line in log.splitlines():
+            self.port = json.loads(line).get("port", self.port)
+
+    def ask(self, tokens, stream=False, path="/v1/completions"):
+        body = {"prompt": "Once upon a time", "max_tokens": tokens, "temperature": 0, "logprobs": 2, "stream": stream,
+                "ignore_eos": True}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        return urllib.request.urlopen(request, timeout=PATIENCE)
+
+    def metrics(self):
+        return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE).read().decode()
+
+
+class Serve(unittest.TestCase):
+    def test_answers_metrics_and_the_end(self):
+        server = Server()
+        try:
+            got = json.load(server.ask(30))["choices"][0]
+            plain = subprocess.Popen([BINARY, "serve", "demo", "--port", "0", "--context", "2048", "--device", "cpu"],
+                                     cwd=ROOT, text=True, stderr=subprocess.PIPE)
+            for line in plain.stderr:
+                entry = json.loads(line)
+                server.other = entry.get("port", getattr(server, "other", None))
+                if entry["event"] == "ready":
+                    break
+            ranks_port, server.port = server.port, server.other
+            want = json.load(server.ask(30))["choices"][0]
+            server.port = ranks_port
+            plain.kill()
+            plain.wait()
+            plain.stderr.close()
+            self.assertEqual(got, want)
+            until = time.monotonic() + PATIENCE
+            while (text := server.metrics()).count("dsv4_rank_steps_total{") < 2 and time.monotonic() < until:
+                time.sleep(0.1)
+            for rank in 0, 1:
+                self.assertIn(f'dsv4_rank_received_bytes_total{{rank="{rank}"}}', text)
+            # A launcher sends its signal to all ranks; what runs gets its answer.
+            answer = server.ask(300, stream=True)
+            self.assertTrue(answer.readline().startswith(b"data:"))
+            for process in reversed(server.ranks.processes):
+                process.send_signal(signal.SIGTERM)
+            self.assertIn("[DONE]", answer.read().decode())
+            self.assertEqual([status for status, _ in server.ranks.end()], [0, 0])
+        finally:
+            server.ranks.kill()
+
+    def end_of_a_rank(self, busy):
+        server = Server()
+        try:
+            answer = server.ask(1500, stream=True) if busy else None
+            if busy:
+                self.assertTrue(answer.readline().startswith(b"data:"))
+            begin = time.monotonic()
+            server.ranks.processes[1].kill()
+            text = answer.read().decode() if busy else ""
+            status, _ = server.ranks.end()[0]
+            self.assertLess(time.monotonic() - begin, LIMIT)
+            self.assertEqual(status, 70)
+            if busy:
+                self.assertIn('"error"', text)
+            broken = [json.loads(line) for line in server.ranks.error(0).splitlines() if '"broken"' in line]
+            self.assertEqual([entry["error"] for entry in broken], ["rank 1 has ended"])
+        finally:
+            server.ranks.kill()
+
+    def test_a_rank_is_killed_in_an_answer(self):
+        self.end_of_a_rank(busy=True)
+
+    def test_a_rank_is_killed_at_rest(self):
+        self.end_of_a_rank(busy=False)
+
+    def test_rank_0_is_killed(self):
+        server = Server()
+        begin = time.monotonic()
+        server.ranks.processes[0].kill()
+        status, _ = server.ranks.end()[1]
+        self.assertLess(time.monotonic() - begin, LIMIT)
+        self.assertEqual(status, 1)
+        self.assertEqual(server.ranks.error(1), "dsv4: rank 0 has ended\n")
+
+    def test_a_rank_is_stopped_in_an_answer(self):
+        server = Server()
+        try:
+            answer = server.ask(1500, stream=True)
+            self.assertTrue(answer.readline().startswith(b"data:"))
+            server.ranks.processes[1].send_signal(signal.SIGSTOP)
+            self.assertIn('"error"', answer.read().decode())
+            self.assertEqual(server.ranks.processes[0].wait(PATIENCE), 70)
+            self.assertRegex(server.ranks.error(0),
+                             r'"error":"no answer from rank 1 for 10 s \([a-z ]+(, layer \d+)?\)"')
+        finally:
+            server.ranks.kill()
+
+
+if __name__ == "__main__":
+    unittest.main()
