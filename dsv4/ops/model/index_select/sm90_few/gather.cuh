@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasOfSm)
       shared.received.expect_tx(bytes_of_keys(slice.visible));
       shared.received.arrive();
     }
-    rows.load(p.keys, slice);
+    if constexpr (C::kCtasOfSm == 1) rows.load(p.keys, slice);
   }
   ptx::cluster_wait();  // the first CTA's barrier can count
   if (p.settled != nullptr) ptx::griddepcontrol_wait();
@@ -227,6 +227,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasOfSm)
     }
   }
   if (!selects) return;
+  if constexpr (C::kCtasOfSm > 1) rows.load(p.keys, slice);  // registers for two CTAs
   shared.received.wait_acquire_cluster(0);
   select_gathered(shared, order, slice.visible, rows, p.k, p.indices + query * p.indices_stride);
 }
