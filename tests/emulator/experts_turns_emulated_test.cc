@@ -1,7 +1,9 @@
 // Experts in turns (ops/parts/experts/expert_turns.h) by the kernels for few tokens, on the
 // emulator: turns that share their places, and experts_fetch beside the first of two.
 //
-// Faults that were put back and found: FAULTS.
+// Faults that were put back and found: experts of all turns in each; experts that come with the
+// step in turn 0; the wait of turn 1 skipped, so that copies come after it; tokens of pairs of
+// other turns in the list of a kernel of its own; a slot taken from an expert of the step.
 
 #include <gtest/gtest.h>
 
