@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures `dsv4 serve` on a GPU by the load that stock clients make, and writes one JSON file.
 
-    tools/measure_serving.py BINARY --out FILE [--gpus 0] [--experts k3-e4m3] [--load 8192:1024:1,16,64,256] ...
+    tools/measure_serving.py BINARY --out FILE [--gpus 1] [--experts k3-e4m3] [--load 8192:1024:1,16,64,256] ...
 
 A server with random weights of V4-Flash (`--synthetic`) has the scheduler, the cache and the steps of one with released
 weights. A load is tokens of each prompt, tokens of each answer, and numbers of clients, which ask again as soon as they have an
@@ -71,7 +71,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("binary")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--gpus", default="0")
+    parser.add_argument("--gpus", default="1", help="as serve takes them")
     parser.add_argument("--experts", default="k3-e4m3")
     parser.add_argument("--load", action="append", metavar="PROMPT:ANSWER:CLIENTS,..")
     options = parser.parse_args()
@@ -85,7 +85,7 @@ def main():
                  "--context", str(context), "--cache-tokens", str(most * context), "--max-itl-ms", "0", "--max-batch-tokens", "8192",
                  "--max-connections-per-address", str(2 * most), "--max-queue", str(2 * most)]
     devices = json.loads(subprocess.run([options.binary, "inspect", "device", "--json"], check=True, capture_output=True, text=True).stdout)
-    first = int(options.gpus.split(",")[0])
+    first = int(options.gpus.split(",")[0]) if "," in options.gpus else 0
     server = Server(options.binary, *arguments, model=None)
     report = {"device": devices["devices"][first]["name"], "driver": devices["driver"], "experts": options.experts, "gpus": options.gpus,
               "server": arguments, "results": []}
