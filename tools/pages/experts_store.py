@@ -17,10 +17,10 @@ BUDGETS = (("fp4_all", "FP4, all of the GPU", "decode_mxfp4", 256, 6),
 
 
 def step_with_all(name, layers, batch):
-    """Milliseconds, scaled from as many layers as fit."""
+    """Milliseconds, scaled from as many layers as fit; None where that batch did not run."""
     report = read(RESULTS / f"gpu-h200/{name}.json")
     of_batch = {result["batch"]: result["ms_per_step"] for result in report["results"]}
-    return of_batch[batch] * layers / report["layers"]
+    return of_batch[batch] * layers / report["layers"] if batch in of_batch else None
 
 
 def predicted(report, result, budget):
@@ -29,7 +29,8 @@ def predicted(report, result, budget):
     distinct = experts * (1 - (1 - chosen / experts) ** batch)
     outside = 1 - store["resident"] / store["experts"]
     expert_bytes = store["link_bytes"] / store["fetched"]
-    return step_with_all(whole, layers, batch) + 1e3 * layers * distinct * outside * expert_bytes / LINK
+    resident = step_with_all(whole, layers, batch)
+    return resident and resident + 1e3 * layers * distinct * outside * expert_bytes / LINK
 
 
 def with_popular_experts(budget, batch):
@@ -50,15 +51,17 @@ def line_of(report, result, budget):
         link = f"{store['link_bytes_per_s'] / 1e9:.1f}"
         return row(*first, f"prompt of {thousands(result['tokens'])}, steps of {thousands(result['chunk'])}",
                    f"{result['tokens_per_second']:,.0f}", "", "", "", "", f"{store['link_bytes_per_step'] / GIB:.1f}", link)
+    planned = predicted(report, result, budget)
     return row(*first, f"{result['batch']} sequence{'s' if result['batch'] > 1 else ''}",
                rate(result["tokens_per_second"]), with_popular_experts(budget, result["batch"]),
-               f"{result['ms_per_step']:.1f}", f"{predicted(report, result, budget):.1f}",
+               f"{result['ms_per_step']:.1f}", f"{planned:.1f}" if planned else "",
                percent(store["hit_rate"]), f"{store['link_bytes_per_step'] / GIB:.2f}", f"{store['link_bytes_per_s'] / 1e9:.1f}")
 
 
 def beside_the_plan(reports):
     """How far decode steps are from the plan."""
     steps = [(result, predicted(report, result, budget)) for budget, report in reports for result in report["results"] if "batch" in result]
+    steps = [(result, planned) for result, planned in steps if planned]
     off = [result["ms_per_step"] / planned - 1 for result, planned in steps]
     stores = [result["experts_in_host_memory"] for result, _ in steps]
     more = [store["hit_rate"] - store["resident"] / store["experts"] for store in stores]
