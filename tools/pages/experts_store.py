@@ -1,13 +1,15 @@
 """The table of docs/experts-in-host-memory.md of what was measured, from bench/results/gpu-h200/store_*.json.
 
 What the plan predicts of a decode step, if all experts are equally likely: the step of a GPU with all experts, and the
-bytes of those that it does not keep, at the link's rate (dsv4/plan/expert_plan.h)."""
+bytes of those that it does not keep, at the link's rate (dsv4/plan/expert_plan.h). From four sequences on the experts that it
+keeps are read from its memory meanwhile (engine/expert_waves.h)."""
 
 from common import RESULTS, percent, read, row, table, thousands, with_blocks
 
 PAGE = "docs/experts-in-host-memory.md"
 GIB = 2**30
-LINK = 49e9
+LINK, MEMORY = 49e9, 4.2e12  # bytes a second
+BESIDE = 4  # sequences from which on copies and products overlap
 # budget, title, its step with all experts on the GPU, experts of a layer, experts of a token
 BUDGETS = (("fp4_all", "FP4, all of the GPU", "decode_mxfp4", 256, 6),
            ("k3_80g", "3 bits, 78 GiB", "decode_batches", 256, 6),
@@ -30,7 +32,11 @@ def predicted(report, result, budget):
     outside = 1 - store["resident"] / store["experts"]
     expert_bytes = store["link_bytes"] / store["fetched"]
     resident = step_with_all(whole, layers, batch)
-    return resident and resident + 1e3 * layers * distinct * outside * expert_bytes / LINK
+    if resident is None:
+        return None
+    link = outside / LINK
+    hidden = min(link, (1 - outside) / MEMORY) if batch >= BESIDE else 0
+    return resident + 1e3 * layers * distinct * expert_bytes * (link - hidden)
 
 
 def with_popular_experts(budget, batch):
@@ -78,7 +84,7 @@ def wanted():
     first = reports[0][1]
     text = [f"{first['device']}, synthetic models with all layers, uniform random routing, a context of 4K. *Found*: chosen experts "
             "that were in GPU memory; the link's bytes and rate are those of a step. *Plan*: what `dsv4 plan` says of the link, at "
-            f"{LINK / 1e9:.0f} GB/s, and the step of a GPU with all experts. 78 and 24 GiB are emulated on the H200 by `--gpu-memory`: such cards have "
+            f"{LINK / 1e9:.0f} GB/s, and the step of a GPU with all experts, less what is read from GPU memory meanwhile. 78 and 24 GiB are emulated on the H200 by `--gpu-memory`: such cards have "
             "less bandwidth and other links, and none has run this. *Zipf*: tokens/s where the expert of rank r is chosen by 1/r^0.88 "
             "(`--routing zipf:0.88`), the popularity that was published; the other columns are of uniform routing.", "",
             *table("experts, limit | resident | step | tokens/s | zipf | ms | plan | found | GiB a step over the link | GB/s", *(
