@@ -64,9 +64,10 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
   const Devices devices = open_devices(options.device);
   const bool random = !options.random.synthetic.empty();
   auto model = std::make_shared<Model>(
-      random ? make_synthetic_model(options.random, DrafterKind::kNone,
-                                    ShardId{0, static_cast<int>(devices.size())})
-             : load_with_drafter(options.speculate, folder, options.device));
+      random
+          ? make_synthetic_model(options.random, random_drafter(options.speculate, options.device),
+                                 ShardId{0, static_cast<int>(devices.size())})
+          : load_with_drafter(options.speculate, folder, options.device));
   check_vocabulary(*text.tokenizer, *model);
   const int64_t context =
       std::min<int64_t>(options.context.value_or(kChatContext), model->config().max_positions);

@@ -68,6 +68,16 @@ Model load_with_drafter(const SpeculateOptions& options, const std::string& fold
   return load_ranks(spec, device);
 }
 
+DrafterKind random_drafter(const SpeculateOptions& options, const std::string& device) {
+  if (options.source != "mtp" && options.source != "dspark") return DrafterKind::kNone;
+  if (num_ranks(device) > 1)
+    fail(
+        ErrorCode::kUnsupported,
+        "--speculate {}: a drafter runs on a whole model only: give one device; want lookup or off",
+        options.source);
+  return options.source == "mtp" ? DrafterKind::kMtp : DrafterKind::kDspark;
+}
+
 void apply_speculation(const SpeculateOptions& options, const Model& model,
                        const std::string& device, EngineOptions& engine) {
   engine.speculate = options.source == "off" ? Speculate::kOff : speculate_with_drafter(model);
