@@ -19,13 +19,14 @@ static const char* reject_slower(const Shape& s) {
 }
 
 const char* reject(const Context& context, const Product& p) {
-  constexpr int64_t kXAlign = 16;
+  constexpr int64_t kAlign = 16;
   if (context.device->info().major != 9) return "for Hopper";
   if (context.numerics == Numerics::kExact) return "exact numerics";
   if (p.weight.format != WeightFormat::kKbit) return "for k-bit weights";
   if (p.x.dtype != DType::kBF16 && p.x.dtype != DType::kF16) return "for bf16 and f16 activations";
   if (p.x.dim(0) > kMaxTokens) return "for up to 64 rows";
-  if (!rows_on(p.x, kXAlign)) return "rows of x are not 16-byte aligned";
+  if (!rows_on(p.x, kAlign)) return "rows of x are not 16-byte aligned";
+  if (!rows_on(p.weight.data, kAlign)) return "rows of the weight are not 16-byte aligned";
   if (p.weight.n * p.weight.scale.row_stride() >= int64_t{1} << 32)
     return "scales have more than 4 GB";
   if (p.weight.n == 0 || p.weight.k == 0 || p.x.dim(0) == 0) return nullptr;

@@ -13,7 +13,7 @@ namespace dsv4::gemm::kbit_rows {
 
 struct Product {
   ConstTensorView x;  // [t, k] bf16 or f16, rows 16-byte aligned
-  WeightView weight;  // [n, k], K = 2 to 5
+  WeightView weight;  // [n, k], K = 2 to 5, rows 16-byte aligned
   TensorView out;     // [t, n] f32, bf16 or f16
 };
 

@@ -2,19 +2,24 @@
 // shared memory has all values of a byte of codes, with copies for the lanes, so that no two lanes
 // of a load use the same bank. A lane has a whole block of 32 columns of a row, K words.
 //
-//   K = 2     a byte has the codes of 4 columns; an entry is two pairs of operands
-//   K = 3, 4  of 2 columns (K = 3: two bits have no say); an entry is a pair
-//   K = 5     of 2 columns without their top bits, which join the address: 1,024 pairs
+//   K = 2     a byte has the codes of 4 columns; an entry is two pairs of operands. 32 KB, 16
+//             copies: a load of 8 bytes is served by halves of a warp
+//   K = 3, 4  of 2 columns; an entry is a pair. 16 KB, of which every other 128 bytes are free,
+//             and 32 KB
+//   K = 5     of 2 columns without their top bits, which join the address: 1,024 pairs, 64 KB or
+//             128 KB
 //
-// Planes become such bytes by shifts and selections of whole words, 4 to 16 instructions for 32
+// Planes become such bytes by shifts and selections of whole words, 8 to 24 instructions for 32
 // codes, because the table may have its bits in any order:
 //
 //   byte b of word s (K > 2)   columns 8 b + 2 s and 8 b + 2 s + 1, bits 2 i, 2 i + 1 from plane i
 //   byte b of word v (K = 2)   columns 8 b + 4 v .. + 3, low nibble from plane 0, high from plane 1
 //
-// An address is one byte permute (K = 5 with 32 copies: two). An operand is a codebook value times
-// a power of two that brings the largest to the upper end of the operands' type, rounded, times the
-// block's scale, rounded. What is left to multiply the sums with is `unit`.
+// K = 2 and 4 have 128 bytes for an entry: the last bit of a byte is the top bit of the lower byte
+// of the address, beside those that the lane decides. An address is one byte permute (K = 5 with 32
+// copies: two). An operand is a codebook value times a power of two that brings the largest to the
+// upper end of the operands' type, rounded, times the block's scale, rounded. What is left to
+// multiply the sums with is `unit`.
 
 #pragma once
 
@@ -40,8 +45,9 @@ __device__ inline uint32_t merge_bits(uint32_t a, uint32_t b) {
 template <int K, class X, int kCopies = 32>
 struct KbitLookup {
   static constexpr bool kIsF16 = std::is_same_v<X, f16>;
-  static constexpr int kEntries = K == 5 ? 1024 : 256;
-  static constexpr int kEntryBytes = K == 5 ? 4 * kCopies : 256;  // with all copies
+  static constexpr int kEntries = K == 5 ? 1024 : K == 3 ? 64 : 256;
+  static constexpr int kCopyBytes = K == 5 ? 4 * kCopies : 128;  // of an entry
+  static constexpr int kEntryBytes = K == 3 ? 256 : kCopyBytes;
   static constexpr int kTableBytes = kEntries * kEntryBytes;
   // A scale byte times this is the scale as an operand in both halves of a word, over a power of
   // two: E4M4 has the exponent and the mantissa of f16 and of bf16, without their upper bits.
@@ -51,15 +57,14 @@ struct KbitLookup {
   static constexpr int kTopExponent = kIsF16 ? 13 : 116;
   static constexpr int kLeftOut = kIsF16 ? 4 : 116;
 
-  // Words of a block, and what address() needs of plane 4.
+  // Bytes of addresses of a block: the upper, the lower (K != 3) and a third (K = 5).
   struct Codes {
     uint32_t word[K == 2 ? 2 : 4];
-    uint32_t low[4], high[4];
+    uint32_t low[K == 2 ? 2 : 4], high[4];
   };
 
-  // Before a barrier, by all threads of the CTA, whole warps: the codebook as operands. The result
-  // is the unit of sums, as every thread gets it. book: [32] in shared memory
-  static __device__ float fill_book(const float* codebook, uint16_t* book) {
+  // Whole warps: the codebook as operands, of which a lane has one. `unit`: of sums.
+  static __device__ uint32_t load_book(const float* codebook, float& unit) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const float value = codebook[lane % (1 << K)];
     float largest = fabsf(value);
@@ -69,46 +74,46 @@ struct KbitLookup {
     // 2^exponent <= largest < 2^(exponent + 1), kept where the factor is a normal number.
     const int exponent =
         max(-100, min(100, static_cast<int>(__float_as_uint(largest) >> 23) - 127));
+    unit = ldexpf(1.f, exponent + kLeftOut - kTopExponent);
     const float scaled = ldexpf(value, kTopExponent - exponent);
-    if (threadIdx.x < kWarp) {
-      const uint32_t bits = kIsF16 ? ptx::pack_f16x2(scaled, 0.f) : ptx::pack_bf16x2(scaled, 0.f);
-      book[lane] = static_cast<uint16_t>(bits);
-    }
-    return ldexpf(1.f, exponent + kLeftOut - kTopExponent);
+    return (kIsF16 ? ptx::pack_f16x2(scaled, 0.f) : ptx::pack_bf16x2(scaled, 0.f)) & 0xffffu;
   }
 
-  // After it and before another barrier. A thread makes an entry and stores 16 bytes of its copies.
-  static __device__ void fill(const uint16_t* book, unsigned char* table, int threads) {
-    constexpr int kCopyBytes = K == 2 ? 256 : K == 5 ? kEntryBytes : 128;
-    constexpr int kQuads = kCopyBytes / 16;  // of an entry
-    for (int i = static_cast<int>(threadIdx.x); i < kEntries * kQuads; i += threads) {
+  // Before a barrier, whole warps. A thread makes an entry and stores half of its copies, in an
+  // order in which the lanes of a store do not share banks.
+  static __device__ void fill(uint32_t book, unsigned char* table, int threads) {
+    constexpr int kQuads = kCopyBytes / 16 / 2;  // of 16 bytes
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * kEntries; i += threads) {
       uint32_t pair[2];
-      make_entry(book, static_cast<uint32_t>(i / kQuads), pair);
-      reinterpret_cast<uint4*>(table + i / kQuads * kEntryBytes)[i % kQuads] =
-          make_uint4(pair[0], pair[1], pair[0], pair[1]);
+      make_entry(book, static_cast<uint32_t>(i % kEntries), pair);
+      auto* const to =
+          reinterpret_cast<uint4*>(table + i % kEntries * kEntryBytes) + i / kEntries * kQuads;
+#pragma unroll
+      for (int j = 0; j < kQuads; ++j)
+        to[(i + j) % kQuads] = make_uint4(pair[0], pair[1], pair[0], pair[1]);
     }
   }
 
   // Both words are equal for K > 2.
-  static __device__ void make_entry(const uint16_t* book, uint32_t index, uint32_t (&pair)[2]) {
-    const auto at = [&](uint32_t code) { return static_cast<uint32_t>(book[code]); };
+  static __device__ void make_entry(uint32_t book, uint32_t index, uint32_t (&pair)[2]) {
+    const auto at = [&](uint32_t code) { return __shfl_sync(~0u, book, static_cast<int>(code)); };
     const auto bit = [&](int from, int to) { return (index >> from & 1u) << to; };
     if constexpr (K == 2) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        pair[i] = at(bit(2 * i, 0) | bit(2 * i + 4, 1)) | at(bit(2 * i + 1, 0) | bit(2 * i + 5, 1))
-                                                              << 16;
+        pair[i] = at(bit(2 * i + 1, 0) | bit(2 * i + 5, 1)) |
+                  at(bit(2 * i + 2, 0) | bit((2 * i + 6) % 8, 1)) << 16;
       }
     } else {
-      // K = 5: the lower two bits of the index are the top bits of the codes (16 copies), or the
-      // lowest and the highest are (32 copies).
-      constexpr int kByte = K < 5 ? 0 : kCopies == 32 ? 1 : 2;
+      // Bits 2 i + kByte are those of plane i; the last (K = 4), or the two of plane 4 (K = 5), are
+      // below. K = 5 with 32 copies: the lowest and the highest are plane 4.
+      constexpr int kByte = K == 3 ? 0 : K == 4 || kCopies == 32 ? 1 : 2;
       uint32_t value[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         uint32_t code = bit(kByte + c, 0) | bit(kByte + 2 + c, 1) | bit(kByte + 4 + c, 2);
-        if constexpr (K > 3) code |= bit(kByte + 6 + c, 3);
-        if constexpr (K == 5) code |= bit(kCopies == 32 ? 9 * c : c, 4);
+        if constexpr (K == 4) code |= bit((kByte + 6 + c) % 8, 3);
+        if constexpr (K == 5) code |= bit(kByte + 6 + c, 3) | bit(kCopies == 32 ? 9 * c : c, 4);
         value[c] = at(code);
       }
       pair[0] = pair[1] = value[0] | value[1] << 16;
@@ -118,33 +123,42 @@ struct KbitLookup {
   // The bytes of an address that the lane decides.
   static __device__ uint32_t lane_bytes() {
     const uint32_t lane = threadIdx.x % kWarp;
-    if constexpr (K == 2) return lane * 8;
-    if constexpr (K == 5) return lane % kCopies * 0x04040404u;
-    return lane * 4;
+    if constexpr (K == 2) return lane % 16 * 0x08080808u;
+    if constexpr (K == 3) return lane * 4;
+    return lane % kCopies * 0x04040404u;
   }
 
   static __device__ Codes codes(const uint32_t (&plane)[K], uint32_t lane_bytes) {
     Codes c;
     if constexpr (K == 2) {
-      c.word[0] = merge_bits<0x0f0f0f0f>(plane[0], plane[1] << 4);
-      c.word[1] = merge_bits<0x0f0f0f0f>(plane[0] >> 4, plane[1]);
+      const uint32_t others = plane[1] & 0x77777777u;  // without every fourth column
+      c.word[0] = merge_bits<0x0f0f0f0f>(plane[0], others << 4);
+      c.word[1] = merge_bits<0x0f0f0f0f>(plane[0] >> 4, others);
+      c.low[0] = merge_bits<0x80808080>(plane[1] << 4, lane_bytes);
+      c.low[1] = merge_bits<0x80808080>(plane[1], lane_bytes);
     } else {
       const uint32_t even = merge_bits<0x33333333>(plane[0], plane[1] << 2);
       const uint32_t odd = merge_bits<0x33333333>(plane[0] >> 2, plane[1]);
       if constexpr (K == 3) {
-        c.word[0] = merge_bits<0x0f0f0f0f>(even, plane[2] << 4);
-        c.word[1] = merge_bits<0x0f0f0f0f>(odd, plane[2] << 2);
-        c.word[2] = merge_bits<0x0f0f0f0f>(even >> 4, plane[2]);
-        c.word[3] = merge_bits<0x0f0f0f0f>(odd >> 4, plane[2] >> 2);
+        const uint32_t high_even = plane[2] & 0x33333333u, high_odd = plane[2] >> 2 & 0x33333333u;
+        c.word[0] = merge_bits<0x0f0f0f0f>(even, high_even << 4);
+        c.word[1] = merge_bits<0x0f0f0f0f>(odd, high_odd << 4);
+        c.word[2] = merge_bits<0x0f0f0f0f>(even >> 4, high_even);
+        c.word[3] = merge_bits<0x0f0f0f0f>(odd >> 4, high_odd);
       } else {
-        const uint32_t high_even = merge_bits<0x33333333>(plane[2], plane[3] << 2);
-        const uint32_t high_odd = merge_bits<0x33333333>(plane[2] >> 2, plane[3]);
+        const uint32_t last = K == 4 ? plane[3] & 0x55555555u : plane[3];
+        const uint32_t high_even = merge_bits<0x33333333>(plane[2], last << 2);
+        const uint32_t high_odd = merge_bits<0x33333333>(plane[2] >> 2, last);
         c.word[0] = merge_bits<0x0f0f0f0f>(even, high_even << 4);
         c.word[1] = merge_bits<0x0f0f0f0f>(odd, high_odd << 4);
         c.word[2] = merge_bits<0x0f0f0f0f>(even >> 4, high_even);
         c.word[3] = merge_bits<0x0f0f0f0f>(odd >> 4, high_odd);
       }
-      if constexpr (K == 5) {
+      if constexpr (K == 4) {
+#pragma unroll
+        for (int s = 0; s < 4; ++s)
+          c.low[s] = merge_bits<0x80808080>(plane[3] << (6 - 2 * s), lane_bytes);
+      } else if constexpr (K == 5) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
           if constexpr (kCopies == 32) {
@@ -164,16 +178,20 @@ struct KbitLookup {
   static __device__ void look_up(const Codes& c, int t, uint32_t lane_bytes,
                                  const unsigned char* table, uint32_t (&pair)[2]) {
     const auto byte = static_cast<uint32_t>(t / 2);
+    // The lower and the upper byte of an address; above is the sign of an upper byte that has none.
+    const uint32_t two_bytes = byte | (4 + byte) << 4 | (12 + byte) * 0x1100u;
     if constexpr (K == 2) {
       const uint2 entry = *reinterpret_cast<const uint2*>(
-          table + ptx::prmt(lane_bytes, c.word[t % 2], 0x1100u | (4 + byte) << 4));
+          table + ptx::prmt(c.low[t % 2], c.word[t % 2], two_bytes));
       pair[0] = entry.x, pair[1] = entry.y;
     } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int s = t % 2 * 2 + i;
         uint32_t at;
-        if constexpr (K < 5) {
+        if constexpr (K == 4) {
+          at = ptx::prmt(c.low[s], c.word[s], two_bytes);
+        } else if constexpr (K == 3) {
           at = ptx::prmt(lane_bytes, c.word[s], 0x1100u | (4 + byte) << 4);
         } else if constexpr (kCopies == 32) {
           at = ptx::prmt(c.low[s], c.word[s], byte | (4 + byte) << 4);

@@ -60,7 +60,7 @@ TEST(LinearKbit, AgreesWithOracle) {
   }
 }
 
-// Rows of the weight whose bytes are no multiple of 16 have copies of their own, by words.
+// Other implementations take rows of the weight whose bytes are no multiple of 16.
 TEST(LinearKbit, AnyAlignmentOfRows) {
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     for (const int64_t t : {1, 7, 20}) check({.bits = bits, .t = t, .n = 300, .k = 1056});

@@ -2,6 +2,9 @@
 //
 // Instances: 2, bf16 | 3, bf16 | 4, bf16 | 5, bf16 | 2, f16 | 3, f16 | 4, f16 | 5, f16
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/gemm/sm90/kbit_rows/call.cuh"
 #include "dsv4/ops/gemm/sm90/kbit_rows/kernel.cuh"
@@ -12,14 +15,16 @@ template <int K, class X>
 void launch_kbit_rows(Device& device, const Params& params) {
   const Plan& plan = params.plan;
   const auto run = [&]<int kCells>(std::integral_constant<int, kCells>) {
-    launch(device, "kbit_rows", kbit_rows_kernel<K, X, kCells>,
-           {.grid = int64_t{plan.clusters} * plan.ranks,
-            .block = kThreads,
-            .grid_y = (params.tokens + plan.cells - 1) / plan.cells,
-            .shared = Layout(K, plan).bytes,
-            .cluster = plan.ranks,
-            .pdl = true},
-           params);
+    launch(
+        device, "kbit_rows", kbit_rows_kernel<K, X, kCells>,
+        {.grid = int64_t{plan.clusters} * plan.ranks,
+         .block = kThreads,
+         .grid_y = (params.tokens + plan.cells - 1) / plan.cells,
+         .shared = std::getenv("KBIT_ALONE") != nullptr ? std::max(Layout(K, plan).bytes, 120 << 10)
+                                                        : Layout(K, plan).bytes,
+         .cluster = plan.ranks,
+         .pdl = std::getenv("KBIT_NOPDL") == nullptr},
+        params);
   };
   switch (plan.cells) {
     case 1:

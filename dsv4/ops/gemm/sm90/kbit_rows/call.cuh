@@ -4,7 +4,6 @@
 
 #pragma once
 
-#include "dsv4/device/alignment.h"
 #include "dsv4/device/tma_map.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/gemm/sm90/kbit_rows.h"
@@ -23,15 +22,9 @@ template <class MakeMap>
 Params make_params(const Product& p, const Plan& plan, const MakeMap& make_map) {
   const WeightView& w = p.weight;
   Params params;
-  constexpr int64_t kMapAlign = 16;
-  if (rows_on(w.data, kMapAlign)) {
-    params.weight = make_map(
-        tma_rows(w.data.data, w.data.dtype, w.n, w.data.dim(1), w.data.row_stride() * 4, plan.rows,
-                 plan.stage_units * kUnit / kKbitBlock * w.bits, TmaSwizzle::kNone));
-  } else {
-    params.words = w.data.as<uint32_t>();
-  }
-  params.word_stride = w.data.row_stride();
+  params.weight = make_map(
+      tma_rows(w.data.data, w.data.dtype, w.n, w.data.dim(1), w.data.row_stride() * 4, plan.rows,
+               plan.stage_units * kUnit / kKbitBlock * w.bits, TmaSwizzle::kNone));
   params.scale = w.scale.as<uint8_t>();
   params.scale_stride = w.scale.row_stride();
   params.codebook = w.codebook.as<float>();

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "dsv4/device/ptx/cluster.cuh"
-#include "dsv4/ops/gemm/sm90/kbit_rows/multiply.cuh"
+#include "dsv4/ops/gemm/sm90/kbit_rows/block_codes.cuh"
 
 namespace dsv4::gemm::kbit_rows {
 
@@ -20,8 +20,11 @@ template <int N>
 __device__ void keep_sums(const Plan& plan, const Memory& memory, const Share& share,
                           const Sums<N>& sums) {
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, lane = thread % kWarp;
-  const int row = share.row_group * kGroupRows + thread / kWarp * 16 + lane / 4;
-  float* const to = memory.sums() + share.k_group * plan.cells * memory.at.sums_pitch;
+  const int sharing = plan.warps_of_rows(), warp_row = thread / kWarp * 16;
+  const int of_sharing = warp_row / plan.sums_rows();
+  const int row = share.row_group * plan.sums_rows() + warp_row % plan.sums_rows() + lane / 4;
+  float* const to =
+      memory.sums() + (share.k_group * sharing + of_sharing) * plan.cells * memory.at.sums_pitch;
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {
     const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -33,7 +36,7 @@ __device__ void keep_sums(const Plan& plan, const Memory& memory, const Share& s
 __device__ inline float add_shares(const Plan& plan, const float* first, int k_stride) {
   float sum = 0;
   for (int rank = 0; rank < plan.ranks; ++rank) {
-    for (int k = 0; k < plan.k_groups(); ++k) {
+    for (int k = 0; k < plan.k_groups() * plan.warps_of_rows(); ++k) {
       const float* const from = first + k * k_stride;
       sum += plan.ranks == 1
                  ? *from
@@ -54,19 +57,21 @@ __device__ inline void store(const Params& p, int64_t at, float value) {
   }
 }
 
-// unit: of the sums
-__device__ inline void store_round(const Params& p, const Memory& memory, const Share& share,
-                                   int round, int first_token, int tokens, float unit) {
+template <int kCells>
+__device__ void store_round(const Params& p, const Memory& memory, const Share& share, int round) {
+  const int first_token = static_cast<int>(blockIdx.y) * kCells;
+  const int tokens = min(kCells, p.tokens - first_token);
   const Plan& plan = p.plan;
-  const int rows = plan.row_groups * plan.rows, pitch = memory.at.sums_pitch;
-  const int first = share.first_row(plan, round, 0);
+  const float factor = memory.unit() * p.scale2;
+  const int pitch = memory.at.sums_pitch, first = share.first_row(plan, round, 0);
+  const int of_first = share.first_row(plan, round, 1) - first;  // rows of the first row group
+  const int rows = share.first_row(plan, round, plan.row_groups) - first;
   for (int i = static_cast<int>(threadIdx.x) + kThreads * share.rank; i < rows * tokens;
        i += kThreads * plan.ranks) {
     const int row = i % rows, token = i / rows;
-    if (first + row >= p.n) continue;
-    const int local = row / plan.rows * kGroupRows + row % plan.rows;
+    const int local = row < of_first ? row : plan.sums_rows() + row - of_first;
     const float sum = add_shares(plan, memory.sums() + token * pitch + local, plan.cells * pitch);
-    store(p, (first_token + token) * p.out_stride + first + row, sum * (unit * p.scale2));
+    store(p, (first_token + token) * p.out_stride + first + row, sum * factor);
   }
 }
 

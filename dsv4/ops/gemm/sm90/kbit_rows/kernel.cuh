@@ -6,23 +6,29 @@
 // Bound      reading the weight, if two or more bytes of look-ups a weight fit into the same time:
 //            128 bytes of shared memory a clock and SM
 // Tiles      a warpgroup has 64 rows of the weight as A (registers), up to 32 rows of x are B
-//            (shared memory, columns in the order of x_cells.cuh); units of 128 columns
+//            (shared memory, x_cells.cuh); units of 128 columns. Up to 8 rows of x are multiplied
+//            by mma.sync, more by wgmma
 // Roles      4 warpgroups, by rows and by K (kbit_rows_plan.h). The first thread of each copies its
 //            ring
 // Barriers   name | count | arrived by | waited by
 //            full[group][stage]  | 1 + bytes | the group's first thread, copies | the group
-//            empty[group][stage] | 128       | the group                        | its first thread
+//            empty[group][stage] | 4         | a lane of each of its warps      | its first thread
 //            rounds end with a barrier of the CTA or of the cluster, before and after their sums
 //            are added
-// Registers  128 at most: 2 x N / 2 sums, 32 of A, codes of two blocks
-// Smem       the table 64 or 128 KB, x, rings
+// Registers  128 at most: 2 x N / 2 sums, 32 of A, codes of two blocks. 64 for up to 8 rows of x
+//            with K < 5, so that a CTA of the next kernel fits on an SM, makes its table and fills
+//            its rings
+// Smem       the table 16 or 32 KB (K = 5: 64 or 128), x, rings
 
 #pragma once
 
 #include "dsv4/device/ptx/bulk_copy.cuh"
 #include "dsv4/device/ptx/fence.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/ops/gemm/sm90/kbit_rows/epilogue.cuh"
+#include "dsv4/ops/gemm/sm90/kbit_rows/multiply.cuh"
+#include "dsv4/ops/gemm/sm90/kbit_rows/multiply_few.cuh"
 
 namespace dsv4::gemm::kbit_rows {
 
@@ -31,64 +37,78 @@ __device__ inline void prefetch_scales(const Params& p, const Share& share) {
   const Plan& plan = p.plan;
   const bool dense = p.scale_stride == p.k / 32;
   if (!dense || p.k % 512 != 0 || reinterpret_cast<uintptr_t>(p.scale) % 16 != 0) return;
-  const int rows = plan.row_groups * plan.rows;
   for (int round = 0; round < plan.rounds; ++round) {
     const int first = share.first_row(plan, round, 0);
-    const int from = min(p.n, first + rows * share.rank / plan.ranks);
-    const int to = min(p.n, first + rows * (share.rank + 1) / plan.ranks);
+    const int rows = share.first_row(plan, round, plan.row_groups) - first;
+    const int from = first + (rows * share.rank >> plan.ranks / 2);
+    const int to = first + (rows * (share.rank + 1) >> plan.ranks / 2);
     if (from < to)
       ptx::cp_async_bulk_prefetch_l2(p.scale + from * p.scale_stride,
                                      static_cast<uint32_t>((to - from) * p.scale_stride));
   }
 }
 
+// Computed anew where it is needed, so that it takes no registers in between.
+__device__ inline Share share_of_thread(const Plan& plan) {
+  return Share(plan, static_cast<int>(ptx::opaque(threadIdx.x)) / kGroupThreads,
+               static_cast<int>(blockIdx.x));
+}
+
+template <class Lookup>
+__device__ void fill_table(const Params& p, const Memory& memory) {
+  float unit;
+  const uint32_t book = Lookup::load_book(p.codebook, unit);
+  if (threadIdx.x == 0) memory.unit() = unit;
+  Lookup::fill(book, memory.table(), kThreads);
+}
+
+__device__ inline void start_scales(const Params& p, Scales& scales, int round) {
+  const Plan& plan = p.plan;
+  const Share share = share_of_thread(plan);
+  const int thread = static_cast<int>(ptx::opaque(threadIdx.x)) % kGroupThreads;
+  const int warp_row = thread / kWarp * 16;
+  const int row = share.first_row(plan, round, share.row_group) + warp_row % plan.sums_rows() +
+                  thread % kWarp / 4;
+  scales.start(p, {row, row + 8},
+               share.first_stage * plan.stage_units + warp_row / plan.sums_rows(),
+               plan.warps_of_rows());
+}
+
 // grid: clusters x ranks, then tiles of x
 // kCells: rows of x of a CTA
 template <int K, class X, int kCells>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, ctas_of_sm(K, kCells))
     kbit_rows_kernel(const __grid_constant__ Params params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int N = columns_of(kCells);
+  constexpr bool kFew = kCells <= kFewCells;
   using Lookup = KbitLookup<K, X, table_copies(kCells)>;
   static_assert(Lookup::kTableBytes == table_bytes(K, kCells));
   ptx::griddepcontrol_launch_dependents();
   const Plan& plan = params.plan;
   const Memory memory(K, plan);
-  const Share share(plan, static_cast<int>(threadIdx.x) / kGroupThreads,
-                    static_cast<int>(blockIdx.x));
-  Ring<K> ring(params, memory, share);
-  if (threadIdx.x % kGroupThreads == 0) {
-    ring.init();
-    ptx::fence_mbarrier_init();
-  }
-  const float unit = Lookup::fill_book(params.codebook, memory.book());
-  __syncthreads();
-  ring.fill();
-  Lookup::fill(memory.book(), memory.table(), kThreads);
-  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
-  const int local = thread / kWarp * 16 + thread % kWarp / 4;
-  const int first_unit = share.first_stage * plan.stage_units;
+  Ring<K> ring(params, memory, share_of_thread(plan));
+  if (threadIdx.x % kGroupThreads == 0) ring.start(share_of_thread(plan));
+  if (threadIdx.x == kWarp) prefetch_scales(params, share_of_thread(plan));
+  fill_table<Lookup>(params, memory);
   Scales scales;
-  const auto start_scales = [&](int round) {
-    const int row = share.first_row(plan, round, share.row_group) + local;
-    scales.start(params, {row, row + 8}, first_unit);
-  };
-  start_scales(0);
-  if (threadIdx.x == 0) prefetch_scales(params, share);
+  start_scales(params, scales, 0);
 
-  const int first_token = static_cast<int>(blockIdx.y) * kCells;
-  const int tokens = min(kCells, params.tokens - first_token);
   ptx::griddepcontrol_wait();
-  stage_x<kCells>(params, share, memory, first_token, tokens);
-  ptx::fence_proxy_async();
+  stage_x<kCells>(params, share_of_thread(plan), memory);
+  if constexpr (!kFew) ptx::fence_proxy_async();
   __syncthreads();
   for (int round = 0; round < plan.rounds; ++round) {
     Sums<N> sums;
-    multiply<K, X, kCells>(params, memory, share, ring, scales, sums);
-    if (round + 1 < plan.rounds) start_scales(round + 1);
-    keep_sums<N>(plan, memory, share, sums);
+    if constexpr (kFew) {
+      multiply_few<K, X, kCells>(params, memory, share_of_thread(plan), ring, scales, sums);
+    } else {
+      multiply_together<K, X, kCells>(params, memory, share_of_thread(plan), ring, scales, sums);
+    }
+    if (round + 1 < plan.rounds) start_scales(params, scales, round + 1);
+    keep_sums<N>(plan, memory, share_of_thread(plan), sums);
     sync_ranks(plan);
-    store_round(params, memory, share, round, first_token, tokens, unit);
+    store_round<kCells>(params, memory, share_of_thread(plan), round);
     sync_ranks(plan);
   }
 #else

@@ -1,4 +1,5 @@
-// The products of a warpgroup in a round: its rows of the weight, decoded in registers, times x.
+// The products of a warpgroup in a round by wgmma, for 16 and 32 rows of x: its rows of the weight,
+// decoded in registers, times x.
 // While the tensor cores work on half of a unit, the warps decode the other half.
 
 #pragma once
@@ -6,70 +7,16 @@
 #include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
+#include "dsv4/ops/gemm/sm90/kbit_rows/block_codes.cuh"
 #include "dsv4/ops/gemm/sm90/kbit_rows/ring.cuh"
 #include "dsv4/ops/gemm/sm90/kbit_rows/x_cells.cuh"
 #include "dsv4/ops/gemm/weights/kbit_lookup.cuh"
 
 namespace dsv4::gemm::kbit_rows {
 
-// The K words of a block.
-template <int K>
-__device__ inline void load_planes(const unsigned char* from, uint32_t (&plane)[K]) {
-  if constexpr (K == 2) {
-    const uint2 words = *reinterpret_cast<const uint2*>(from);
-    plane[0] = words.x, plane[1] = words.y;
-  } else if constexpr (K == 4) {
-    const uint4 words = *reinterpret_cast<const uint4*>(from);
-    plane[0] = words.x, plane[1] = words.y, plane[2] = words.z, plane[3] = words.w;
-  } else {
-#pragma unroll
-    for (int i = 0; i < K; ++i) plane[i] = reinterpret_cast<const uint32_t*>(from)[i];
-  }
-}
-
-// Scale bytes of a lane's block in its two rows, requested two units ahead. Rows and blocks that do
-// not exist repeat the last one: products with the latter are those of zeros in x.
-class Scales {
- public:
-  // row: the lane's rows in a round
-  __device__ void start(const Params& p, const int (&row)[2], int unit) {
-    scale_ = p.scale;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      from_[r] =
-          static_cast<uint32_t>(min(row[r], p.n - 1)) * static_cast<uint32_t>(p.scale_stride);
-    }
-    last_ = static_cast<uint32_t>(p.k / 32 - 1);
-    block_ = static_cast<uint32_t>(4 * unit) + threadIdx.x % 4;
-    request(0), request(1);
-  }
-  // Gives those of the next unit.
-  __device__ void take(uint32_t (&scale)[2]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) scale[r] = byte_[0][r], byte_[0][r] = byte_[1][r];
-    request(1);
-  }
-
- private:
-  __device__ void request(int to) {
-    const uint32_t block = min(block_, last_);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) byte_[to][r] = __ldg(scale_ + (from_[r] + block));
-    block_ += 4;
-  }
-
-  const uint8_t* scale_;
-  uint32_t from_[2], last_, block_;
-  uint32_t byte_[2][2];
-};
-
-// Each output has two sums, one for each half of the units, which are added at the end.
-template <int N>
-using Sums = float[2][N / 2];
-
 template <int K, class X, int kCells>
-__device__ void multiply(const Params& p, const Memory& memory, const Share& share, Ring<K>& ring,
-                         Scales& scales, Sums<columns_of(kCells)>& sums) {
+__device__ void multiply_together(const Params& p, const Memory& memory, const Share& share,
+                                  Ring<K>& ring, Scales& scales, Sums<columns_of(kCells)>& sums) {
   constexpr int N = columns_of(kCells);
   using Lookup = KbitLookup<K, X, table_copies(kCells)>;
   const Plan& plan = p.plan;
@@ -107,7 +54,7 @@ __device__ void multiply(const Params& p, const Memory& memory, const Share& sha
       uint32_t plane[2][K], scale[2];
       load_planes<K>(from + offset[0], plane[0]);
       load_planes<K>(from + offset[1], plane[1]);
-      scales.take(scale);
+      scales.take(scale, 1);
       // The shuffle shows the compiler that all lanes have the same descriptors.
       uint32_t x = __shfl_sync(~0u, next_x, 0);
       next_x += kUnitCells;

@@ -1,6 +1,6 @@
 // The ring of a warpgroup: stages of its weight rows, copied by its first thread in the order in
 // which the warpgroup multiplies them, over all rounds. A stage is copied again one stage after its
-// last use. Where rows of the weight are not 16-byte aligned all threads copy words instead.
+// last use, for the use that is as many stages later.
 
 #pragma once
 
@@ -17,72 +17,72 @@ class Ring {
 
   __device__ Ring(const Params& params, const Memory& memory, const Share& share)
       : params_(params),
-        memory_(memory),
-        share_(share),
-        thread_(static_cast<int>(threadIdx.x) % kGroupThreads) {}
+        full_(&memory.full(share.group, 0)),
+        stages_(memory.stage(share.group, 0)),
+        copies_(memory.copies(share.group)) {}
 
-  // By one thread of the warpgroup, before a barrier of the CTA.
-  __device__ void init() const {
-    for (int i = 0; i < params_.plan.stages; ++i) {
-      memory_.full(share_.group, i).init(params_.words == nullptr ? 1 : kGroupThreads);
-      memory_.empty(share_.group, i).init(kGroupThreads);
-    }
-  }
-  __device__ void fill() {
-    for (int i = 0; i < params_.plan.stages; ++i) copy();
+  // By the first thread of the warpgroup, before a barrier of the CTA.
+  __device__ void start(const Share& share) {
+    const Plan& plan = params_.plan;
+    Copies next{.rows = share.group_of_rows(plan, 0) + share.row_group,
+                .stage = share.first_stage,
+                .first = share.first_stage,
+                .end = share.first_stage + share.stages,
+                .left = share.stages * plan.rounds};
+    for (int i = 0; i < plan.stages; ++i) full(i).init(1), empty(i).init(kGroupThreads / kWarp);
+    ptx::fence_mbarrier_init();
+    for (int i = 0; i < plan.stages; ++i) copy(next, i);
+    copies_ = next;
   }
 
   // The next stage in order: waits for its bytes, and copies into the stage before it.
   __device__ const unsigned char* next() {
-    memory_.full(share_.group, use_.stage).wait(use_.phase);
-    if (started_) copy();
+    full(use_.stage).wait(use_.phase);
+    if (started_ && threadIdx.x % kGroupThreads == 0) copy_again();
     started_ = true;
-    return memory_.stage(share_.group, use_.stage);
+    return stages_ + use_.stage * stage_bytes();
   }
-  // After what was read of it has been used.
+  // After what was read of it has been used. One lane arrives: arrivals take turns.
   __device__ void free() {
-    memory_.empty(share_.group, use_.stage).arrive();
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) empty(use_.stage).arrive();
     use_.next(params_.plan.stages);
   }
 
  private:
-  __device__ void copy() {
-    const Plan& plan = params_.plan;
-    if (round_ >= plan.rounds || share_.stages == 0) return;
-    const int row = share_.first_row(plan, round_, share_.row_group);
-    const int word = (share_.first_stage + stage_) * plan.stage_units * kUnitWords;
-    ptx::Mbarrier& full = memory_.full(share_.group, copy_.stage);
-    ptx::Mbarrier& empty = memory_.empty(share_.group, copy_.stage);
-    unsigned char* const to = memory_.stage(share_.group, copy_.stage);
-    if (params_.words != nullptr) {
-      empty.wait(copy_.phase ^ 1);
-      copy_words(reinterpret_cast<uint32_t*>(to), row, word);
-      full.arrive();
-    } else if (thread_ == 0) {
-      empty.wait(copy_.phase ^ 1);
-      full.expect_tx(static_cast<uint32_t>(plan.rows * plan.stage_units * kUnitWords * 4));
-      ptx::cp_async_bulk_tensor_2d_evict_first(ptx::smem_address(to), &params_.weight, full, word,
-                                               row);
-      full.arrive();
-    }
-    copy_.next(plan.stages);
-    if (++stage_ == share_.stages) stage_ = 0, ++round_;
+  __device__ ptx::Mbarrier& full(int i) const { return full_[i]; }
+  __device__ ptx::Mbarrier& empty(int i) const { return full_[kWarpgroups * kMaxStages + i]; }
+  __device__ int stage_bytes() const { return Layout::bytes_of_stage(K, params_.plan); }
+
+  __device__ void copy_again() {
+    Copies next = copies_;
+    if (next.left == 0) return;
+    const bool first = use_.stage == 0;
+    const int before = first ? params_.plan.stages - 1 : use_.stage - 1;
+    empty(before).wait(use_.phase ^ static_cast<uint32_t>(first));
+    copy(next, before);
+    copies_ = next;
   }
 
-  __device__ void copy_words(uint32_t* to, int row, int word) const {
-    const int width = params_.plan.stage_units * kUnitWords, end = params_.k / 32 * K;
-    for (int i = thread_; i < params_.plan.rows * width; i += kGroupThreads) {
-      const int r = row + i / width, w = word + i % width;
-      to[i] = r < params_.n && w < end ? params_.words[r * params_.word_stride + w] : 0;
-    }
+  __device__ void copy(Copies& next, int to) {
+    if (next.left == 0) return;
+    const Plan& plan = params_.plan;
+    full(to).expect_tx(static_cast<uint32_t>(plan.rows * plan.stage_units * kUnitWords * 4));
+    ptx::cp_async_bulk_tensor_2d_evict_first(
+        ptx::smem_address(stages_ + to * stage_bytes()), &params_.weight, full(to),
+        next.stage * plan.stage_units * kUnitWords, plan.first_row(next.rows));
+    full(to).arrive();
+    --next.left;
+    if (++next.stage < next.end) return;
+    next.stage = next.first;
+    next.rows += plan.clusters * plan.row_groups;
   }
 
   const Params& params_;
-  const Memory& memory_;
-  const Share& share_;
-  const int thread_;
-  sm90::RingCursor copy_, use_;
-  int round_ = 0, stage_ = 0;  // of the next copy
+  ptx::Mbarrier* const full_;
+  unsigned char* const stages_;
+  Copies& copies_;
+  sm90::RingCursor use_;
   bool started_ = false;
 };
 
