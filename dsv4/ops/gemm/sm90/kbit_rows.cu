@@ -7,6 +7,7 @@ namespace dsv4::gemm::kbit_rows {
 
 // Where an H200 was measured slower than cuda, cuda_mma or cuda_pairs (docs/kernels/kbit.md).
 static const char* reject_slower(const Shape& s) {
+  if (s.tokens > 0) return nullptr;  // tune
   constexpr int64_t kManyRows = 16, kFewRows = 8, kLongRows = 4096;
   constexpr int64_t kLarge = int64_t{1} << 26;  // weights
   if (s.bits == 5) return "others are faster for K = 5";

@@ -22,6 +22,7 @@ bool fit(const Shape& s, int num_sms, int shared, Plan& p) {
   const int64_t most = std::max<int64_t>(1, num_sms / p.ranks / tiles);
   const int64_t groups = ceil_div(s.n, int64_t{kGroupRows} * p.row_groups);
   p.rounds = static_cast<int>(ceil_div(groups, most));
+  if (const char* r = std::getenv("KBIT_ROUNDS")) p.rounds *= std::atoi(r);
   constexpr int kFewestRows = 8;
   const int64_t fewest = int64_t{p.rounds} * p.row_groups * kFewestRows;
   p.clusters = static_cast<int>(std::min(most, ceil_div(s.n, fewest)));
@@ -93,7 +94,7 @@ Plan make_plan(const Shape& s, int num_sms) {
              .ranks = ranks,
              .row_groups = std::min(ranks, kWarpgroups),
              .units = static_cast<int>(ceil_div(s.k, int64_t{kUnit}))};
-      for (p.stage_units = 1; p.stage_units <= kMaxStageUnits; ++p.stage_units) {
+      for (p.stage_units = 1; p.stage_units <= 16; ++p.stage_units) {
         if (only_units != 0 && p.stage_units != only_units) continue;
         p.row_stages = static_cast<int>(ceil_div(p.units, p.stage_units));
         for (const int shared : {kSharedSm, sm90::kMaxSmem}) {

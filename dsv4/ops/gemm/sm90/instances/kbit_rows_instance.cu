@@ -3,6 +3,7 @@
 // Instances: 2, bf16 | 3, bf16 | 4, bf16 | 5, bf16 | 2, f16 | 3, f16 | 4, f16 | 5, f16
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "dsv4/device/launch.cuh"
@@ -11,9 +12,31 @@
 
 namespace dsv4::gemm::kbit_rows {
 
+static Plan last_plan;
+static int last_k;
+static void dump() {
+  static long long t[264 * 4 * 8];
+  if (cudaMemcpyFromSymbol(t, kbit_times, sizeof(t)) != cudaSuccess) return;
+  const int ctas = last_plan.clusters * last_plan.ranks;
+  double d[6] = {};
+  long long first = t[0], last = 0, latest = 0;
+  for (int i = 0; i < ctas * 4; ++i) {
+    const long long* c = t + i * 8;
+    for (int s = 0; s < 5; ++s) d[s] += double(c[2 + s] - c[1 + s]) / (ctas * 4);
+    d[5] += double(c[7] - c[0]) / (ctas * 4);
+    first = std::min(first, c[0]), last = std::max(last, c[7]), latest = std::max(latest, c[0]);
+  }
+  printf("K=%d ctas %d ranks %d cells %d units %d stages %d rounds %d rows %d | clocks: table %.0f wait %.0f x %.0f multiply %.0f store %.0f | ns: a CTA %.0f, first to last %lld, last begins %lld\n",
+         last_k, ctas, last_plan.ranks, last_plan.cells, last_plan.stage_units, last_plan.stages,
+         last_plan.rounds, last_plan.rows, d[0], d[1], d[2], d[3], d[4], d[5], last - first, latest - first);
+}
 template <int K, class X>
 void launch_kbit_rows(Device& device, const Params& params) {
   const Plan& plan = params.plan;
+  last_plan = plan;
+  last_k = K;
+  static const bool once = (std::atexit(dump), true);
+  (void)once;
   const auto run = [&]<int kCells>(std::integral_constant<int, kCells>) {
     launch(
         device, "kbit_rows", kbit_rows_kernel<K, X, kCells>,

@@ -28,7 +28,7 @@ class Scales {
  public:
   // row: the lane's rows in a round; unit: its first, of which it has every step-th
   __device__ void start(const Params& p, const int (&row)[2], int unit, int step) {
-    scale_ = p.scale;
+    scale_ = p.scale; skip_ = (p.tune & 1) != 0; byte_[1][0] = byte_[1][1] = 0x77;
     const int block = 4 * unit + static_cast<int>(threadIdx.x % 4), last = p.k / 32 - 1;
     left_ = last - block;
 #pragma unroll
@@ -49,7 +49,7 @@ class Scales {
 
  private:
   __device__ void request(int to, int step) {
-    if (left_ >= 0) {
+    if (left_ >= 0 && !skip_) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) byte_[to][r] = __ldg(scale_ + at_[r]);
     }
@@ -60,6 +60,7 @@ class Scales {
 
   const uint8_t* scale_;
   uint32_t at_[2], byte_[2][2];
+  bool skip_;
   int left_;  // blocks after the next one
 };
 

@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <cstdlib>
+
 #include "dsv4/device/tma_map.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/gemm/sm90/kbit_rows.h"
@@ -38,6 +40,7 @@ Params make_params(const Product& p, const Plan& plan, const MakeMap& make_map) 
   params.tokens = static_cast<int>(p.x.dim(0));
   params.scale2 = w.scale2;
   params.plan = plan;
+  if (const char* t = std::getenv("KBIT_TUNE")) params.tune = std::atoi(t);
   return params;
 }
 

@@ -25,6 +25,7 @@ struct Params {
   int n = 0, k = 0, tokens = 0;
   float scale2 = 1;
   Plan plan;
+  int tune = 0;
 };
 
 // What the first thread of a warpgroup keeps between its copies, in shared memory to have fewer

@@ -74,6 +74,17 @@ __device__ inline void start_scales(const Params& p, Scales& scales, int round) 
                plan.warps_of_rows());
 }
 
+static __device__ long long kbit_times[264 * 4 * 8];
+__device__ inline void note(int slot, long long value) {
+  if (threadIdx.x % kGroupThreads == 0 && blockIdx.x < 264)
+    kbit_times[(blockIdx.x * 4 + threadIdx.x / kGroupThreads) * 8 + slot] = value;
+}
+__device__ inline long long now_ns() {
+  long long t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
 // grid: clusters x ranks, then tiles of x
 // kCells: rows of x of a CTA
 template <int K, class X, int kCells>
@@ -84,6 +95,8 @@ __global__ void __launch_bounds__(kThreads, ctas_of_sm(K, kCells))
   constexpr bool kFew = kCells <= kFewCells;
   using Lookup = KbitLookup<K, X, table_copies(kCells)>;
   static_assert(Lookup::kTableBytes == table_bytes(K, kCells));
+  note(0, now_ns());
+  note(1, clock64());
   ptx::griddepcontrol_launch_dependents();
   const Plan& plan = params.plan;
   const Memory memory(K, plan);
@@ -94,10 +107,13 @@ __global__ void __launch_bounds__(kThreads, ctas_of_sm(K, kCells))
   Scales scales;
   start_scales(params, scales, 0);
 
+  note(2, clock64());
   ptx::griddepcontrol_wait();
+  note(3, clock64());
   stage_x<kCells>(params, share_of_thread(plan), memory);
   if constexpr (!kFew) ptx::fence_proxy_async();
   __syncthreads();
+  note(4, clock64());
   for (int round = 0; round < plan.rounds; ++round) {
     Sums<N> sums;
     if constexpr (kFew) {
@@ -105,12 +121,15 @@ __global__ void __launch_bounds__(kThreads, ctas_of_sm(K, kCells))
     } else {
       multiply_together<K, X, kCells>(params, memory, share_of_thread(plan), ring, scales, sums);
     }
+    note(5, clock64());
     if (round + 1 < plan.rounds) start_scales(params, scales, round + 1);
     keep_sums<N>(plan, memory, share_of_thread(plan), sums);
     sync_ranks(plan);
     store_round<kCells>(params, memory, share_of_thread(plan), round);
     sync_ranks(plan);
   }
+  note(6, clock64());
+  note(7, now_ns());
 #else
   __trap();  // compiled for another architecture; reject() refuses those
 #endif

@@ -18,7 +18,7 @@ namespace dsv4::gemm::kbit_rows {
 template <class Lookup, class X, int kCells>
 __device__ void add_unit(const typename Lookup::Codes (&codes)[2], const uint32_t (&scale)[2],
                          uint32_t lane_bytes, const unsigned char* table,
-                         const unsigned char* cells, Sums<8>& sums) {
+                         const unsigned char* cells, Sums<8>& sums, int tune) {
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
     const uint4 x = *reinterpret_cast<const uint4*>(cells + q * kCells * 64);
@@ -29,11 +29,17 @@ __device__ void add_unit(const typename Lookup::Codes (&codes)[2], const uint32_
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         uint32_t two[2];
-        Lookup::look_up(codes[r], 2 * q + i, lane_bytes, table, two);
+        if (tune & 2) {
+          two[0] = codes[r].word[i % 2] + q, two[1] = codes[r].word[i % 2] ^ q;
+        } else {
+          Lookup::look_up(codes[r], 2 * q + i, lane_bytes, table, two);
+        }
         a[r] = Lookup::scaled(two[0], scale[r]);
         a[2 + r] = Lookup::scaled(two[1], scale[r]);
       }
-      if constexpr (Lookup::kIsF16) {
+      if (tune & 4) {
+        sums[i][0] += __uint_as_float(a[0] ^ a[1]), sums[i][1] += __uint_as_float(a[2] ^ a[3] ^ b[2 * i]);
+      } else if constexpr (Lookup::kIsF16) {
         ptx::mma_m16n8k16_f16(sums[i], a, b[2 * i], b[2 * i + 1]);
       } else {
         ptx::mma_m16n8k16_bf16(sums[i], a, b[2 * i], b[2 * i + 1]);
@@ -84,7 +90,7 @@ __device__ void multiply_few(const Params& p, const Memory& memory, const Share&
         codes[r] = Lookup::codes(plane[r], lane_bytes);
         scale[r] *= Lookup::kScaleUnit;
       }
-      add_unit<Lookup, X, kCells>(codes, scale, lane_bytes, memory.table(), cells, sums);
+      add_unit<Lookup, X, kCells>(codes, scale, lane_bytes, memory.table(), cells, sums, p.tune);
     }
     ring.free();
   }
