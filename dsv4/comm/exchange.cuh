@@ -22,7 +22,6 @@
 #pragma once
 
 #include "dsv4/device/ptx/global_flag.cuh"
-#include "dsv4/device/ptx/global_timer.cuh"
 
 namespace dsv4::exchange {
 

@@ -1,17 +1,12 @@
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/global_flag.cuh"
 #include "tests/harness/kernels.h"
 
 namespace dsv4::test {
 namespace {
 
 constexpr int kBlocks = 16, kThreads = 256;  // leaves room for the kernel that starts early
-constexpr uint64_t kLongestWait = 100'000'000, kStart = 30'000;  // nanoseconds
-
-__device__ uint64_t nanoseconds() {
-  uint64_t time;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-  return time;
-}
+constexpr int64_t kLongestWait = 100'000'000, kStart = 30'000;  // nanoseconds
 
 __device__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
@@ -34,11 +29,11 @@ __device__ bool copy(const Write& write) {
 __global__ void late_write_kernel(const Write* writes, int count, const volatile int32_t* go) {
   let_next_start();
   if (threadIdx.x == 0) {
-    const uint64_t begin = nanoseconds();
-    while (*go == 0 && nanoseconds() - begin < kLongestWait) {
+    const int64_t begin = ptx::global_nanoseconds();
+    while (*go == 0 && ptx::global_nanoseconds() - begin < kLongestWait) {
     }
-    const uint64_t enqueued = nanoseconds();
-    while (nanoseconds() - enqueued < kStart) {
+    const int64_t enqueued = ptx::global_nanoseconds();
+    while (ptx::global_nanoseconds() - enqueued < kStart) {
     }
   }
   __syncthreads();

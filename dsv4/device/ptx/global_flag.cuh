@@ -25,6 +25,14 @@ __device__ inline void wait_at_least(const int32_t* counter, int32_t least) {
   } while (value < least);
 }
 
+// The clock that all SMs of a GPU share, whose frequency does not change. It advances every 32 ns
+// or every microsecond, as the driver has set it. Clocks of two GPUs differ.
+__device__ inline int64_t global_nanoseconds() {
+  int64_t time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+}
+
 // Flags in memory that kernels of several devices reach, each written by one of them. What a thread
 // wrote, or waited for at a barrier of its CTA, before it raised a flag is visible to a thread that
 // has waited for the flag. A release at system scope.
@@ -38,20 +46,15 @@ __device__ inline void raise_flag(int64_t* flag, int64_t value) {
 __device__ inline bool wait_for_flag(const int64_t* flag, int64_t least, const int64_t* stop,
                                      int64_t nanoseconds) {
   constexpr int kPollsBetweenChecks = 8192;
-  const auto now = [] {
-    int64_t time;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-    return time;
-  };
   int64_t value, end = 0;
   for (int polls = 1;; ++polls) {
     asm volatile("ld.acquire.sys.global.s64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
     if (value >= least) return true;
     if (polls % kPollsBetweenChecks != 0) continue;
-    if (end == 0) end = now() + nanoseconds;
+    if (end == 0) end = global_nanoseconds() + nanoseconds;
     int64_t stopped;
     asm volatile("ld.relaxed.sys.global.s64 %0, [%1];" : "=l"(stopped) : "l"(stop) : "memory");
-    if (stopped != 0 || now() > end) return false;
+    if (stopped != 0 || global_nanoseconds() > end) return false;
   }
 }
 
