@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
@@ -120,25 +122,34 @@ TEST(SmallMEmulated, StreamsX) {
   }
 }
 
-// A token gets equal bits alone, and in tiles that keep activations and that stream them.
-TEST(SmallMEmulated, BitsOfATokenDoNotDependOnTheTile) {
-  for (const Format format : {Format::kFp8, Format::kBf16}) {
-    Arena arena;
-    Rng rng(6);
-    const gemm::Product all = random_product(
-        arena, rng, {.t = 64, .n = 100, .k = 1408, .format = format, .f32_out = true});
-    arena.prepare();
-    run_emulated(all, 4, 1);
-    const std::vector<float> want(all.out.as<float>(), all.out.as<float>() + all.out.numel());
-    for (const auto& [first, end] :
-         {std::pair{0, 64}, {0, 1}, {1, 9}, {9, 24}, {24, 56}, {20, 64}}) {
-      gemm::Product some = all;
-      some.in.x = all.in.x.slice(0, first, end), some.out = all.out.slice(0, first, end);
-      if (!all.in.x_scale.empty()) some.in.x_scale = all.in.x_scale.slice(0, first, end);
-      run_emulated(some, 4, 2);
-      EXPECT_TRUE(std::equal(want.begin(), want.end(), all.out.as<float>())) << first << " " << end;
-    }
+// Tokens [first, end) of a product, computed without the others, have the bits that they have among
+// all.
+void expect_bits_of_ranges(const Scene& scene,
+                           std::span<const std::pair<int64_t, int64_t>> ranges) {
+  Arena arena;
+  Rng rng(6);
+  const gemm::Product all = random_product(arena, rng, scene);
+  arena.prepare();
+  run_emulated(all, 4, 1);
+  float* const out = all.out.as<float>();
+  const std::vector<float> want(out, out + all.out.numel());
+  for (const auto& [first, end] : ranges) {
+    gemm::Product some = all;
+    some.in.x = all.in.x.slice(0, first, end), some.out = all.out.slice(0, first, end);
+    if (!all.in.x_scale.empty()) some.in.x_scale = all.in.x_scale.slice(0, first, end);
+    std::fill_n(some.out.as<float>(), some.out.numel(), NAN);
+    run_emulated(some, 4, 2);
+    EXPECT_TRUE(std::equal(want.begin(), want.end(), out)) << first << " " << end;
   }
+}
+
+// Alone, and in tiles that keep activations and that stream them.
+TEST(SmallMEmulated, BitsOfATokenDoNotDependOnTheTile) {
+  constexpr std::pair<int64_t, int64_t> kRanges[] = {{0, 64}, {0, 1},   {1, 9},
+                                                     {9, 24}, {24, 56}, {20, 64}};
+  for (const Format format : {Format::kFp8, Format::kBf16})
+    expect_bits_of_ranges({.t = 64, .n = 100, .k = 1408, .format = format, .f32_out = true},
+                          kRanges);
 }
 
 TEST(SmallMEmulated, Groups) {
@@ -182,24 +193,13 @@ TEST(SmallMEmulated, BitPlanesTimesBf16) {
   check({.t = 5, .n = 65, .k = 2560, .format = Format::kKbit4Bf16});
 }
 
-// A token gets equal bits alone and among more tokens than a tile of two has.
+// Alone and among more tokens than a tile of two has.
 TEST(SmallMEmulated, BitPlanesOfATokenDoNotDependOnTheOthers) {
-  for (const Format format : {Format::kKbit4, Format::kKbit5, Format::kKbit5Bf16}) {
-    Arena arena;
-    Rng rng(5);
-    const gemm::Product all = random_product(
-        arena, rng, {.t = 7, .n = 100, .k = 1280, .format = format, .f32_out = true});
-    arena.prepare();
-    run_emulated(all, 4, 1);
-    const std::vector<float> want(all.out.as<float>(), all.out.as<float>() + all.out.numel());
-    for (int64_t i = 0; i < 7; ++i) {
-      gemm::Product one = all;
-      one.in.x = all.in.x.slice(0, i, i + 1), one.out = all.out.slice(0, i, i + 1);
-      if (!all.in.x_scale.empty()) one.in.x_scale = all.in.x_scale.slice(0, i, i + 1);
-      run_emulated(one, 4, 2);
-    }
-    EXPECT_TRUE(std::equal(want.begin(), want.end(), all.out.as<float>()));
-  }
+  constexpr std::pair<int64_t, int64_t> kTokens[] = {{0, 1}, {1, 2}, {2, 3}, {3, 4},
+                                                     {4, 5}, {5, 6}, {6, 7}};
+  for (const Format format : {Format::kKbit4, Format::kKbit5, Format::kKbit5Bf16})
+    expect_bits_of_ranges({.t = 7, .n = 100, .k = 1280, .format = format, .f32_out = true},
+                          kTokens);
 }
 
 // Tiles of one cluster use the ring and the exchange buffers again.
