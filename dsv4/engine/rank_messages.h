@@ -1,10 +1,9 @@
 // What rank 0 sends to ranks that are processes (comm/rank_processes.h), and how it is written.
 //
-//   kPlace      move the weights to the device; answered when they are there
 //   kRunner     make a runner, with these limits; blocks of the one before are gone
 //   kAllocate, kRelease, kUpload      a block of the caches, named by its address on rank 0
 //   kCaches     the caches of all layers, as views of such blocks
-//   kStep       run a step; answered when it has ended, on a device when it is enqueued
+//   kStep       run a step; answered when it has ended
 //   kCopy       copy inside blocks, or into them
 //   kStats      answered with the rank's numbers
 
@@ -24,8 +23,7 @@
 namespace dsv4 {
 
 enum class RankMessage : uint32_t {
-  kPlace = RankProcesses::kFirstKind,
-  kRunner,
+  kRunner = RankProcesses::kFirstKind,
   kAllocate,
   kRelease,
   kUpload,
