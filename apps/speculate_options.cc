@@ -11,6 +11,8 @@
 namespace dsv4::apps {
 namespace {
 
+constexpr const char* kWholeModelOnly = "a drafter runs on a whole model only: give one device";
+
 // 0: chosen
 int64_t draft_tokens(const SpeculateOptions& options) {
   return options.draft_tokens == "auto" ? 0 : options.draft_tokens[0] - '0';
@@ -21,7 +23,7 @@ std::string refusal(const ModelSpec& spec, DrafterKind kind, const SpeculateOpti
                     const std::string& device) {
   const std::string why = no_drafter(spec.checkpoint(), spec.config(), kind);
   if (!why.empty()) return why;
-  if (num_ranks(device) > 1) return "a drafter runs on a whole model only: give one device";
+  if (num_ranks(device) > 1) return kWholeModelOnly;
   if (options.source == "auto" && !is_cpu(device))
     return fmt::format("on a GPU give --speculate {} for the model's drafter", name(kind));
   const int64_t block = spec.config().dspark.block_size;
@@ -71,10 +73,8 @@ Model load_with_drafter(const SpeculateOptions& options, const std::string& fold
 DrafterKind random_drafter(const SpeculateOptions& options, const std::string& device) {
   if (options.source != "mtp" && options.source != "dspark") return DrafterKind::kNone;
   if (num_ranks(device) > 1)
-    fail(
-        ErrorCode::kUnsupported,
-        "--speculate {}: a drafter runs on a whole model only: give one device; want lookup or off",
-        options.source);
+    fail(ErrorCode::kUnsupported, "--speculate {}: {}; want lookup or off", options.source,
+         kWholeModelOnly);
   return options.source == "mtp" ? DrafterKind::kMtp : DrafterKind::kDspark;
 }
 
