@@ -23,6 +23,7 @@ from server import Server  # noqa: E402
 
 LOADS = ("8192:1024:1,16,64,256", "1024:1024:64")
 LEAST_REQUESTS, MOST_REQUESTS = 4, 256
+VOCABULARY = 129280  # of V4-Flash and V4-Pro
 
 
 class Power:
@@ -50,7 +51,7 @@ class Power:
 
 
 def ask(binary, server, prompt, answer, clients, requests):
-    command = [binary, "bench", "serve", server.url, "--prompt-tokens", str(prompt), "--vocabulary", "129280", "--tokens", str(answer),
+    command = [binary, "bench", "serve", server.url, "--prompt-tokens", str(prompt), "--vocabulary", str(VOCABULARY), "--tokens", str(answer),
                "--clients", str(clients), "--requests", str(requests), "--seed", str(clients), "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

@@ -238,7 +238,7 @@ def serving_section(gpu):
             "(`tools/measure_serving.py`: definitions and options). Prompts are random ids, so no prefix is found; total tokens are those of prompts and answers. "
             "Every client sends its first request at once, so times to the first token hold a queue of prompts:", "",
             *table("prompt / answer | clients | total tokens/s | output tokens/s | first token, median | 99 % | time per output token | watts",
-                   *map(serving_row, report["results"])), "",
+                   *map(serving_row, report["results"])), "", *([report["note"], ""] if "note" in report else []),
             "What others published for prompts of 8,192 and answers of 1,024 tokens, per GPU. They ran the released weights, with experts in FP4 and, "
             "at SGLang, speculation; ours are random weights with 3-bit experts and no speculation. So this compares engines, not answers:", "",
             *table("clients | what ran | total tokens/s and GPU | published in", *(row(clients, what, f"{rate:,}", where) for clients, (what, where), rate in PUBLISHED))]
