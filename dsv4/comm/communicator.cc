@@ -2,9 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace dsv4 {
+
+const char* name(ExpertsPlacement placement) {
+  return placement == ExpertsPlacement::kWhole ? "whole" : "sliced";
+}
 
 bool Place::operator==(const Place& other) const {
   return layer == other.layer && std::strcmp(what, other.what) == 0;
@@ -19,6 +24,19 @@ ColumnEnds column_ends(int world, int64_t n, int64_t unit, int64_t factor) {
   for (int rank = 0; rank < world; ++rank)
     ends.push_back(ShardId{rank, world}.rows(n, unit).end * factor);
   return ends;
+}
+
+int Gathered::owner_of(const ColumnEnds& ends, int64_t id) {
+  if (id < 0 || id >= ends.back()) return 0;
+  return static_cast<int>(std::ranges::upper_bound(ends, id) - ends.begin());
+}
+
+int64_t received_bytes(const Gathered& tensor, int rank) {
+  const int64_t own = tensor.ends[static_cast<size_t>(rank)] - first_column(tensor.ends, rank);
+  const int64_t all = tensor.ends.back();
+  return all == 0 ? 0
+                  : tensor.all.bytes() / all * (all - own) +
+                        tensor.all.bytes() % all * (all - own) / all;
 }
 
 void Single::gather(std::span<const Gathered>, const Place&) {

@@ -32,7 +32,7 @@ struct Place {
 };
 std::string to_string(const Place& place);
 
-// Where the columns of each rank end: rank r has [ends[r - 1], ends[r]).
+// Where the columns, or ids, of each rank end: rank r has [ends[r - 1], ends[r]).
 using ColumnEnds = std::vector<int64_t>;
 // The ends for n columns cut in units of `unit` columns, each of them standing for `factor` ones.
 ColumnEnds column_ends(int world, int64_t n, int64_t unit, int64_t factor = 1);
@@ -40,18 +40,29 @@ inline int64_t first_column(const ColumnEnds& ends, int rank) {
   return rank == 0 ? 0 : ends[static_cast<size_t>(rank) - 1];
 }
 
-// A tensor of which every rank computes some columns.
+// A tensor of which every rank computes some columns, or some rows.
 struct Gathered {
-  TensorView all;  // [rows, n]; the calling rank has written its own columns; rows may be strided
+  TensorView all;  // [rows, n]; the calling rank has written its own part; rows may be strided
   const ColumnEnds& ends;
+  // Rows: [rows] I32, equal on all ranks. Row i is that of the rank r where ids[i] is in
+  // [ends[r - 1], ends[r]), and of rank 0 where it is nowhere. Empty: columns
+  ConstTensorView ids{};
+
+  bool by_rows() const { return ids.rank > 0; }
+  int owner(int64_t row) const { return owner_of(ends, ids.as<int32_t>()[row]); }
+  static int owner_of(const ColumnEnds& ends, int64_t id);
 };
+
+// Bytes that a rank gets of the others. The owners of rows may be known on a GPU only: the bytes of
+// equally likely ids.
+int64_t received_bytes(const Gathered& tensor, int rank);
 
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual ShardId id() const = 0;
 
-  // Every rank gets all columns of each tensor.
+  // Every rank gets all of each tensor.
   virtual void gather(std::span<const Gathered> tensors, const Place& place) = 0;
   // Rank 0 gets all columns in `all`, [rows, n]. `part`: the columns of the calling rank, on rank 0
   // those of `all`; there alone `all` is read.

@@ -32,7 +32,8 @@ struct Part {
   int64_t from_stride;                // bytes between rows
   TensorView all;                     // empty data: this rank gets nothing
   std::vector<int64_t> begin, count;  // [world], columns
-  const int32_t* owners = nullptr;    // [rows]
+  const int32_t* ids = nullptr;       // [rows]; null: columns
+  ColumnEnds id_ends{};               // [world]
 
   int64_t row_bytes() const { return all.dim(1) * item_bytes(all.dtype); }
 };
@@ -77,7 +78,10 @@ ExchangedTensor exchanged(const Part& part, int64_t first_row, int64_t rows, int
                     .columns = static_cast<int32_t>(part.row_bytes() / unit),
                     .begin = {},
                     .count = {},
-                    .owners = part.owners == nullptr ? nullptr : part.owners + first_row};
+                    .ids = part.ids == nullptr ? nullptr : part.ids + first_row,
+                    .ends = {}};
+  for (size_t r = 0; r < part.id_ends.size(); ++r)
+    t.ends[r] = static_cast<int32_t>(part.id_ends[r]);
   if (part.all.data != nullptr) t.to = part.all.data + first_row * to_stride;
   for (size_t r = 0; r < part.begin.size(); ++r) {
     t.begin[r] = static_cast<int32_t>(part.begin[r] * size / unit);
@@ -129,7 +133,7 @@ class DeviceRanks::Rank final : public Communicator {
   void gather(std::span<const Gathered> tensors, const Place& place) override {
     std::vector<Part> parts;
     for (const Gathered& one : tensors) {
-      Part part = columns_of(one.all, one.ends);
+      Part part = one.by_rows() ? rows_of(one) : columns_of(one.all, one.ends);
       part.from = one.all.data + part.begin[rank()] * element(one.all);
       part.from_stride = one.all.row_stride() * element(one.all);
       parts.push_back(std::move(part));
@@ -148,13 +152,9 @@ class DeviceRanks::Rank final : public Communicator {
 
   void gather_rows(const TensorView& all, const ConstTensorView& owners,
                    const Place& place) override {
-    Part part{.from = all.data,
-              .from_stride = all.row_stride() * element(all),
-              .all = all,
-              .begin = std::vector<int64_t>(world(), 0),
-              .count = std::vector<int64_t>(world(), all.dim(1)),
-              .owners = owners.as<int32_t>()};
-    exchange_all({std::move(part)}, ~0u, place);
+    const ColumnEnds each = column_ends(id_.world, id_.world, 1);  // rank r has the id r
+    const Gathered one[] = {{all, each, owners}};
+    gather(one, place);
   }
 
   void step(const std::function<void()>& enqueue) {
@@ -184,6 +184,16 @@ class DeviceRanks::Rank final : public Communicator {
       part.count.push_back(ends[static_cast<size_t>(r)] - part.begin.back());
     }
     return part;
+  }
+
+  Part rows_of(const Gathered& one) const {
+    return {.from = nullptr,
+            .from_stride = 0,
+            .all = one.all,
+            .begin = std::vector<int64_t>(world(), 0),
+            .count = std::vector<int64_t>(world(), one.all.dim(1)),
+            .ids = one.ids.as<int32_t>(),
+            .id_ends = one.ends};
   }
 
   // Divided by rows where the tensors are larger than a buffer.

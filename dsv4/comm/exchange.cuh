@@ -38,7 +38,17 @@ struct ExchangedTensor {
   int32_t rows, columns;           // the buffer's, too
   int32_t begin[kMaxRanks];        // first column of each rank
   int32_t count[kMaxRanks];        // columns of each rank
-  const int32_t* owners;           // [rows]: the rank that gives a row; null: each its columns
+  // [rows]: the rank r gives a row where ids[row] is in [ends[r - 1], ends[r]), rank 0 where it is
+  // nowhere; null: each rank gives its columns
+  const int32_t* ids;
+  int32_t ends[kMaxRanks];
+
+  __device__ int owner(uint32_t row, int world) const {
+    const int32_t id = ids[row];
+    int r = 0;
+    while (r < world && id >= ends[r]) ++r;
+    return r < world && id >= 0 ? r : 0;
+  }
 };
 
 // Why an exchange ended without the values. In host memory that kernels reach.
@@ -84,7 +94,7 @@ __device__ void store_to_others(const ExchangeParams& p, const ExchangedTensor& 
   const auto* from = static_cast<const Unit*>(t.from);
   const int32_t first = t.begin[p.rank];
   for_share(t.rows, t.count[p.rank], p.granule, cta, ctas, [&](uint32_t row, uint32_t column) {
-    if (t.owners != nullptr && t.owners[row] != p.rank) return;
+    if (t.ids != nullptr && t.owner(row, p.world) != p.rank) return;
     const Unit value = from[row * t.from_stride + column];
     const int64_t at = static_cast<int64_t>(row) * t.columns + first + column;
     for (int r = 0; r < p.world; ++r) {
@@ -98,15 +108,21 @@ template <class Unit>
 __device__ void copy_from_others(const ExchangeParams& p, const ExchangedTensor& t, int64_t buffer,
                                  int cta, int ctas) {
   const auto* window = reinterpret_cast<const Unit*>(p.windows[p.rank] + buffer + t.window);
+  const auto copy = [&](uint32_t row, uint32_t at) {
+    static_cast<Unit*>(t.to)[row * t.to_stride + at] =
+        window[static_cast<int64_t>(row) * t.columns + at];
+  };
+  if (t.ids != nullptr) {
+    for_share(t.rows, t.columns, p.granule, cta, ctas, [&](uint32_t row, uint32_t column) {
+      if (t.owner(row, p.world) != p.rank) copy(row, column);
+    });
+    return;
+  }
   for (int r = 0; r < p.world; ++r) {
     if (r == p.rank) continue;
     const int32_t first = t.begin[r];
-    for_share(t.rows, t.count[r], p.granule, cta, ctas, [&](uint32_t row, uint32_t column) {
-      if (t.owners != nullptr && t.owners[row] != r) return;
-      const uint32_t at = first + column;
-      static_cast<Unit*>(t.to)[row * t.to_stride + at] =
-          window[static_cast<int64_t>(row) * t.columns + at];
-    });
+    for_share(t.rows, t.count[r], p.granule, cta, ctas,
+              [&](uint32_t row, uint32_t column) { copy(row, first + column); });
   }
 }
 

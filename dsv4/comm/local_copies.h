@@ -1,6 +1,7 @@
 // A rank of a GPU whose peers are not there, for benchmarks: exchanges are copies of its own values
 // (docs/spec/several-gpus.md 6). A step takes the time of the rank's kernels and of copies of the
-// size that it would receive; what it computes means nothing, but its values are finite.
+// size that it would receive; what it computes means nothing, but its values are finite. Rows,
+// whose owners the GPU alone knows, become zeros.
 
 #pragma once
 

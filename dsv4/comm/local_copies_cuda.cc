@@ -27,6 +27,15 @@ void LocalCopies::fill(const TensorView& own, const TensorView& all, const Colum
 
 void LocalCopies::gather(std::span<const Gathered> tensors, const Place&) {
   for (const Gathered& tensor : tensors) {
+    if (tensor.by_rows()) {
+      const TensorView& all = tensor.all;
+      const auto size = static_cast<size_t>(item_bytes(all.dtype));
+      cuda_check(cudaMemset2DAsync(all.data, static_cast<size_t>(all.row_stride()) * size, 0,
+                                   static_cast<size_t>(all.dim(1)) * size,
+                                   static_cast<size_t>(all.dim(0)), device_.stream()),
+                 "zeros instead of rows of others");
+      continue;
+    }
     const TensorView own = tensor.all.slice(1, first_column(tensor.ends, id_.rank),
                                             tensor.ends[static_cast<size_t>(id_.rank)]);
     fill(own, tensor.all, tensor.ends);

@@ -25,13 +25,14 @@ class Metered final : public Communicator {
   void gather(std::span<const Gathered> tensors, const Place& place) override {
     const Timer timer(counts_);
     inner_.gather(tensors, place);
-    for (const auto& [all, ends] : tensors) received(all, ends);
+    for (const Gathered& tensor : tensors)
+      counts_.received_bytes += received_bytes(tensor, id().rank);
   }
   void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
                const Place& place) override {
     const Timer timer(counts_);
     inner_.to_root(part, all, ends, place);
-    if (id().rank == 0) received(all, ends);
+    if (id().rank == 0) counts_.received_bytes += received_bytes({all, ends}, 0);
   }
   // Every row counts as if another rank owned it: on a GPU the owners are known there only.
   void gather_rows(const TensorView& all, const ConstTensorView& owners,
@@ -52,12 +53,6 @@ class Metered final : public Communicator {
     ExchangeCounts& counts;
     const Clock::time_point begin = Clock::now();
   };
-
-  void received(const TensorView& all, const ColumnEnds& ends) {
-    const int rank = id().rank;
-    const int64_t own = ends[static_cast<size_t>(rank)] - first_column(ends, rank);
-    counts_.received_bytes += all.dim(0) * (all.dim(1) - own) * item_bytes(all.dtype);
-  }
 
   Communicator& inner_;
   ExchangeCounts& counts_;

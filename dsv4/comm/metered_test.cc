@@ -36,6 +36,11 @@ TEST(Metered, CountsWhatOthersGive) {
     EXPECT_EQ(own.received_bytes, received + of_root);
     ranks.gather_rows(f32, owners, {"rows"});
     EXPECT_EQ(own.received_bytes, received + of_root + 4 * kRows * kColumns);
+    // Rows by id: as if the ids of 0 .. 9 were equally likely.
+    const Gathered rows[] = {{f32, ends, owners}};
+    ranks.gather(rows, {"rows of ids"});
+    EXPECT_EQ(own.received_bytes,
+              received + of_root + 4 * kRows * kColumns + 4 * kRows * (kColumns - width));
     const int64_t time = own.nanoseconds;
     EXPECT_GT(time, 0);
     ranks.gather(both, {"two tensors"});

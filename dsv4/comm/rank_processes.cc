@@ -99,6 +99,10 @@ class RankProcesses::Exchanges final : public Communicator {
 
   void gather(std::span<const Gathered> tensors, const Place& place) override {
     for (const Gathered& tensor : tensors) {
+      if (tensor.by_rows()) {
+        gather_rows_of(tensor, place);
+        continue;
+      }
       const auto part = [&](int rank) { return columns(tensor.all, tensor.ends, rank); };
       collect(part(id().rank), tensor.all, part, place);
       spread(tensor.all, place, [&](MessageReader& all) {
@@ -119,9 +123,16 @@ class RankProcesses::Exchanges final : public Communicator {
 
   void gather_rows(const TensorView& all, const ConstTensorView& owners,
                    const Place& place) override {
+    const ColumnEnds each = column_ends(id().world, id().world, 1);  // rank r has the id r
+    gather_rows_of({all, each, owners}, place);
+  }
+
+ private:
+  void gather_rows_of(const Gathered& tensor, const Place& place) {
+    const TensorView& all = tensor.all;
     const auto take_rows = [&](const ConstTensorView& from, auto wanted) {
       for (int64_t i = 0; i < all.dim(0); ++i)
-        if (wanted(owners.as<int32_t>()[i])) copy(all.slice(0, i, i + 1), from.slice(0, i, i + 1));
+        if (wanted(tensor.owner(i))) copy(all.slice(0, i, i + 1), from.slice(0, i, i + 1));
     };
     Buffer values(all.dtype, {all.dim(0), all.dim(1)});
     collect(
@@ -133,7 +144,6 @@ class RankProcesses::Exchanges final : public Communicator {
     });
   }
 
- private:
   static TensorView columns(const TensorView& all, const ColumnEnds& ends, int rank) {
     return all.slice(1, first_column(ends, rank), ends[static_cast<size_t>(rank)]);
   }

@@ -106,6 +106,13 @@ TEST(RankProcesses, ExchangesGiveEveryRankWhatItIsOwed) {
         write([&](int64_t i, int64_t) { return owners.as<int32_t>()[i] == self; });
         ranks.gather_rows(all, owners, {"rows", step});
         expect_all(every);
+        const ColumnEnds id_ends = column_ends(world, 5, 1);
+        for (int64_t i = 0; i < rows; ++i)
+          owners.as<int32_t>()[i] = static_cast<int32_t>(sizes.below(5));
+        const Gathered of_ids[] = {{all, id_ends, owners}};
+        write([&](int64_t i, int64_t) { return of_ids[0].owner(i) == self; });
+        ranks.gather(of_ids, {"rows of ids", step});
+        expect_all(every);
       }
     });
     for (const std::string& error : errors) EXPECT_EQ(error, "") << world;

@@ -17,6 +17,11 @@ void copy_rows(const TensorView& to, const TensorView& from) {
   for (int64_t i = 0; i < to.dim(0); ++i) std::memcpy(row(to, i), row(from, i), bytes);
 }
 
+void copy_rows_of(int owner, const Gathered& to, const TensorView& from) {
+  for (int64_t i = 0; i < to.all.dim(0); ++i)
+    if (to.owner(i) == owner) copy_rows(to.all.slice(0, i, i + 1), from.slice(0, i, i + 1));
+}
+
 }  // namespace
 
 class ThreadRanks::Rank final : public Communicator {
@@ -29,6 +34,10 @@ class ThreadRanks::Rank final : public Communicator {
     for (const Gathered& tensor : tensors) shown.tensors.push_back(tensor.all);
     exchange(std::move(shown), [&](int other, const std::vector<TensorView>& theirs) {
       for (size_t i = 0; i < tensors.size(); ++i) {
+        if (tensors[i].by_rows()) {
+          copy_rows_of(other, tensors[i], theirs[i]);
+          continue;
+        }
         const ColumnEnds& ends = tensors[i].ends;
         const int64_t begin = first_column(ends, other), end = ends[static_cast<size_t>(other)];
         copy_rows(tensors[i].all.slice(1, begin, end), theirs[i].slice(1, begin, end));
@@ -50,13 +59,9 @@ class ThreadRanks::Rank final : public Communicator {
 
   void gather_rows(const TensorView& all, const ConstTensorView& owners,
                    const Place& place) override {
-    exchange({.place = place, .tensors = {all}},
-             [&](int other, const std::vector<TensorView>& theirs) {
-               for (int64_t i = 0; i < all.dim(0); ++i) {
-                 if (owners.as<int32_t>()[i] == other)
-                   copy_rows(all.slice(0, i, i + 1), theirs[0].slice(0, i, i + 1));
-               }
-             });
+    const ColumnEnds each = column_ends(id_.world, id_.world, 1);  // rank r has the id r
+    const Gathered one[] = {{all, each, owners}};
+    gather(one, place);
   }
 
  private:

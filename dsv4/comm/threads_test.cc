@@ -148,6 +148,36 @@ TEST(ThreadRanks, RowsComeFromTheirOwners) {
   }
 }
 
+// Rows by ids, of which some belong to no rank, beside columns.
+TEST(ThreadRanks, RowsComeFromTheRanksOfTheirIds) {
+  for (const int world : {1, 2, 3, 5, 8}) {
+    const std::vector<int32_t> of_rows = {3, -1, 0, 6, 99, 2, 5, 1, 4, 7};
+    const auto rows = std::ssize(of_rows);
+    const Buffer ids(DType::kI32, {rows});
+    std::copy(of_rows.begin(), of_rows.end(), ids.as<int32_t>());
+    ThreadRanks group(world, kLong);
+    const auto errors = on_ranks(group, [&](Communicator& ranks) {
+      const int self = ranks.id().rank;
+      const ColumnEnds id_ends = column_ends(world, 7, 1), ends = column_ends(world, 9, 2);
+      Matrix all(rows, 7), columns(2, 9);
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t id = of_rows[static_cast<size_t>(i)];
+        const auto own = ranks.id().rows(7, 1);
+        const bool mine = id < 0 || id >= 7 ? self == 0 : own.begin <= id && id < own.end;
+        for (int64_t c = 0; mine && c < 7; ++c) all.at(i, c) = value(1, i, c);
+      }
+      for (int64_t c = first_column(ends, self); c < ends[static_cast<size_t>(self)]; ++c)
+        columns.at(0, c) = columns.at(1, c) = value(2, 0, c);
+      const Gathered both[] = {{all.view(), id_ends, ids.view()}, {columns.view(), ends}};
+      ranks.gather(both, {"rows and columns"});
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t c = 0; c < 7; ++c) ASSERT_EQ(all.at(i, c), value(1, i, c)) << i;
+      for (int64_t c = 0; c < 9; ++c) ASSERT_EQ(columns.at(1, c), value(2, 0, c));
+    });
+    expect_none(errors);
+  }
+}
+
 void exchange(Communicator& ranks, const Place& place, int64_t rows = 1) {
   Matrix a(rows, 8);
   const ColumnEnds ends = column_ends(ranks.id().world, 8, 1);

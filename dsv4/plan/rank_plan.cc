@@ -22,10 +22,7 @@ class CountReceived final : public Communicator {
   explicit CountReceived(ShardId id) : id_(id) {}
   ShardId id() const override { return id_; }
   void gather(std::span<const Gathered> tensors, const Place&) override {
-    for (const auto& [all, ends] : tensors) {
-      const int64_t own = ends[static_cast<size_t>(id_.rank)] - first_column(ends, id_.rank);
-      bytes_ += all.dim(0) * (all.dim(1) - own) * item_bytes(all.dtype);
-    }
+    for (const Gathered& tensor : tensors) bytes_ += received_bytes(tensor, id_.rank);
   }
   void to_root(const TensorView&, const TensorView&, const ColumnEnds&, const Place&) override {}
   void gather_rows(const TensorView& all, const ConstTensorView&, const Place&) override {

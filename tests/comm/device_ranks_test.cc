@@ -153,6 +153,42 @@ TEST_P(DeviceRanksTest, RootGetsTheColumnsAndRowsComeFromTheirOwners) {
   }
 }
 
+// Rows by ids, more than a window has, beside columns: one exchange of a layer with whole experts.
+TEST_P(DeviceRanksTest, RowsOfIdsBesideColumns) {
+  DeviceRanks group(devices(), kWindow, kLong);
+  Rng rng(7);
+  const ColumnEnds id_ends = column_ends(world(), 11, 1), ends = column_ends(world(), 384, 128);
+  for (int64_t step = 0; step < 20; ++step) {
+    const int64_t tokens = 1 + rng.below(40), rows = 3 * tokens, n = 512;
+    std::vector<int32_t> of_row;
+    for (int64_t i = 0; i < rows; ++i) of_row.push_back(static_cast<int32_t>(rng.below(13)) - 1);
+    Tensors whole(devices(), rows, n), columns(devices(), tokens, 384);
+    whole.write(step, [&](int r, int64_t row, int64_t) {
+      return Gathered::owner_of(id_ends, of_row[static_cast<size_t>(row)]) == r;
+    });
+    columns.write(step, [&](int r, int64_t, int64_t column) {
+      return column >= first_column(ends, r) && column < ends[static_cast<size_t>(r)];
+    });
+    std::vector<Buffer> ids;
+    for (int r = 0; r < world(); ++r) {
+      const auto at = static_cast<size_t>(r);
+      make_current(*owned_[at]);
+      ids.emplace_back(DType::kI32, std::initializer_list<int64_t>{rows}, owned_[at]->memory());
+      owned_[at]->memory().upload(ids.back().view().data,
+                                  reinterpret_cast<const std::byte*>(of_row.data()), rows * 4);
+      const Gathered both[] = {{whole.of_rank[at].view(), id_ends, ids.back().view()},
+                               {columns.of_rank[at].view(), ends}};
+      group.rank(r).gather(both, {"y of experts", step});
+    }
+    wait();
+    ASSERT_NO_THROW(group.check());
+    for (size_t r = 0; r < ids.size(); ++r) {
+      EXPECT_EQ(whole.wrong(r, step), 0) << "rank " << r;
+      EXPECT_EQ(columns.wrong(r, step), 0) << "rank " << r;
+    }
+  }
+}
+
 TEST_P(DeviceRanksTest, GraphsAreReplayedWithOtherValues) {
   DeviceRanks group(devices(), kWindow, kLong);
   const int64_t rows = 3, n = 700;

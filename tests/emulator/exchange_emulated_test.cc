@@ -32,11 +32,13 @@ struct Case {
   Kind kind;
   int64_t rows, columns;
   ColumnEnds ends;
-  std::vector<int32_t> owners;                 // [rows]
+  ColumnEnds id_ends;                          // of rows
+  std::vector<int32_t> ids;                    // [rows], some of them of no rank
   std::vector<std::vector<uint16_t>> of_rank;  // [world][rows, columns + 2]
 
   bool owns(int rank, int64_t row, int64_t column) const {
-    if (kind == Kind::kRows) return owners[static_cast<size_t>(row)] == rank;
+    if (kind == Kind::kRows)
+      return Gathered::owner_of(id_ends, ids[static_cast<size_t>(row)]) == rank;
     return column >= first_column(ends, rank) && column < ends[static_cast<size_t>(rank)];
   }
   uint16_t* at(int rank, int64_t row) {
@@ -49,10 +51,11 @@ Case random_case(Rng& rng, int world, int64_t number) {
          .rows = rng.below(5),
          .columns = 1 + rng.below(70),
          .ends = {},
-         .owners = {},
+         .id_ends = column_ends(world, rng.below(12), 1),
+         .ids = {},
          .of_rank = {}};
   c.ends = column_ends(world, c.columns, 1 + rng.below(20));
-  for (int64_t i = 0; i < c.rows; ++i) c.owners.push_back(static_cast<int32_t>(rng.below(world)));
+  for (int64_t i = 0; i < c.rows; ++i) c.ids.push_back(static_cast<int32_t>(rng.below(15)) - 1);
   for (int r = 0; r < world; ++r) {
     c.of_rank.emplace_back(static_cast<size_t>(c.rows * (c.columns + 2)), kUnwritten);
     for (int64_t i = 0; i < c.rows; ++i)
@@ -92,7 +95,9 @@ struct Group {
       t.count[r] =
           rows ? t.columns : static_cast<int32_t>(c.ends[static_cast<size_t>(r)]) - t.begin[r];
     }
-    t.owners = rows ? c.owners.data() : nullptr;
+    t.ids = rows ? c.ids.data() : nullptr;
+    for (int r = 0; r < world(); ++r)
+      t.ends[r] = static_cast<int32_t>(c.id_ends[static_cast<size_t>(r)]);
     t.from = c.at(rank, 0) + t.begin[rank];
     t.to = p.receivers >> rank & 1 ? c.at(rank, 0) : nullptr;
     return p;
