@@ -90,9 +90,10 @@ Traced trace(const ExpertsArgs& a) {
       a.stack.is_image() ? a.stack.images().gate_up_bytes.data : a.stack.file()[0].w1.data.data};
 }
 
+// A rank with whole experts has no rows of the others; what is summed is complete.
 Traced trace(const ExpertsHiddenArgs& a) {
   return {
-      {a.hidden},
+      {a.stack.is_part() ? ConstTensorView() : a.hidden},
       a.stack.is_image() ? a.stack.images().gate_up_bytes.data : a.stack.file()[0].w1.data.data};
 }
 Traced trace(const ExpertsOutputArgs& a) {
@@ -100,11 +101,14 @@ Traced trace(const ExpertsOutputArgs& a) {
       {a.acc},
       a.stack.is_image() ? a.stack.images().gate_up_bytes.data : a.stack.file()[0].w2.data.data};
 }
+Traced trace(const ExpertsSumArgs& a) {
+  return {{a.acc}};
+}
 Traced trace(const MoeArgs& a) {
   return {{a.acc}, a.gate.data.data};
 }
 Traced trace(const MoeHiddenArgs& a) {
-  return {{a.hidden, a.shared_hidden}, a.gate.data.data};
+  return {{a.routed.is_part() ? ConstTensorView() : a.hidden, a.shared_hidden}, a.gate.data.data};
 }
 
 template <class Args>
@@ -165,7 +169,7 @@ void CheckNumbers::observe(const OpCall& call) {
   const Traced traced =
       trace_one_of(call, embed, rms_norm, head_norm, rope, quantize_q8, fake_quant, hadamard,
                    linear, hc_pre, hc_post, hc_head, hc_mean, compressor, index_scores, sparse_mla,
-                   router, experts, experts_hidden, experts_output, moe_hidden, moe);
+                   router, experts, experts_hidden, experts_output, experts_sum, moe_hidden, moe);
   const auto named = names_.find(traced.weight);
   const bool own = traced.weight != nullptr && named != names_.end();
   if (own) latest_ = named->second;

@@ -171,6 +171,7 @@ void run_output(const ExpertsOutputArgs& args, const Run& how) {
   kernels.push_back(products<Weights>(p, how));
   kernels.insert(kernels.begin(), emulator::touching({args.experts, args.hidden}));
   emulator::launch_stream(kernels, how.seed);
+  if (!args.rows.empty()) return;
   combine({.x = args.acc, .experts = args.experts, .acc = args.acc}, call);
 }
 
@@ -199,6 +200,33 @@ void expect_bits_in_slices(const ImagesShape& s, const test::ImageSource& source
                          .experts = c.args.experts,
                          .acc = ranks.columns(acc, ends, r)},
                         kRuns[(r + 1) % std::size(kRuns)]);
+  EXPECT_TRUE(std::equal(whole.begin(), whole.end(), acc.as<float>()));
+}
+
+// Ranks that have whole experts each: the bits of the whole.
+template <class Weights>
+void expect_bits_of_whole_experts(const ImagesShape& s, const test::ImageSource& source,
+                                  const std::vector<int64_t>& ends) {
+  SCOPED_TRACE(fmt::format("{} t={} e={} d={} i={}", name(source), s.t, s.e, s.d, s.inner));
+  ImagesCase c(s, source, source);
+  const std::vector<float> whole = result_of<Weights>(c, s.t, kRuns[1]);
+  const Buffer all(DType::kBF16, {s.t * s.k, s.d}), acc(DType::kF32, {s.t, s.d});
+  test::run_whole_experts(
+      c, ends, all,
+      [&](size_t r, const ExpertStack& stack, const TensorView& hidden, const TensorView& rows) {
+        run_hidden<Weights>({.x = c.args.x,
+                             .stack = stack,
+                             .experts = c.args.experts,
+                             .weights = c.args.weights,
+                             .swiglu_limit = c.args.swiglu_limit,
+                             .hidden = hidden},
+                            kRuns[r % std::size(kRuns)]);
+        run_output<Weights>(
+            {.hidden = hidden, .stack = stack, .experts = c.args.experts, .rows = rows},
+            kRuns[(r + 1) % std::size(kRuns)]);
+      });
+  experts_sum(
+      {}, {.rows = all, .experts = c.args.experts, .num_experts = s.e, .acc = acc, .add = false});
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), acc.as<float>()));
 }
 
@@ -361,6 +389,20 @@ TEST(ExpertsGroupedEmulated, HalvesOfSlicesHaveTheBitsOfTheWhole) {
   ImagesShape folded_tiles = tiles;
   folded_tiles.exponents = 12;
   expect_bits_in_slices<Folded>(folded_tiles, WeightFormat::kMxfp4, {256, 288}, {128, 288});
+}
+
+// Tiles of several sizes, several of an expert, pairs of two lists, and a rank without pairs.
+TEST(ExpertsGroupedEmulated, HalvesOfWholeExpertsHaveTheBitsOfTheWhole) {
+  const ImagesShape few{.t = 9, .k = 3, .e = 5, .d = 544, .inner = 352};
+  const ImagesShape tiles{.t = 140, .k = 1, .e = 3, .d = 288, .inner = 288, .only = 1};
+  expect_bits_of_whole_experts<Kbit<3>>(few, 3, {2, 5});
+  expect_bits_of_whole_experts<Kbit<2>>(tiles, 2, {1, 2, 3});
+  expect_bits_of_whole_experts<OnGrid<4>>(few, 4, {1, 3, 5});
+  expect_bits_of_whole_experts<Mxfp4>({.t = 550, .k = 2, .e = 7, .d = 32, .inner = 160},
+                                      WeightFormat::kMxfp4, {3, 4, 7});
+  expect_bits_of_whole_experts<Nvfp4>(few, WeightFormat::kNvfp4, {4, 5});
+  const ImagesShape even{.t = 40, .k = 2, .e = 4, .d = 416, .inner = 480, .exponents = 12};
+  expect_bits_of_whole_experts<Folded>(even, WeightFormat::kMxfp4, {2, 4});
 }
 
 TEST(ExpertsGroupedEmulated, BitsDoNotDependOnTheBatch) {

@@ -18,6 +18,7 @@ struct EpilogueEntry {
   Entry entry;
   float scale2[3];
   float weight[2];  // of pairs 2t and 2t + 1, gate and up
+  int row[2];       // of them in y, down
 
   template <bool kGateUp>
   __device__ static EpilogueEntry load(const Params& p, const Entry& entry,
@@ -28,8 +29,14 @@ struct EpilogueEntry {
     for (int i = 0; i < 3; ++i) e.scale2[i] = scale2[i] * p.factor;
     const int m = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
-      if (kGateUp && m + j < e.entry.pairs) e.weight[j] = pair_weight[e.entry.first_pair + m + j];
+    for (int j = 0; j < 2; ++j) {
+      if (m + j >= e.entry.pairs) continue;
+      if constexpr (kGateUp) {
+        e.weight[j] = pair_weight[e.entry.first_pair + m + j];
+      } else {
+        e.row[j] = p.out_by_pair ? entry.token[m + j] : e.entry.first_pair + m + j;
+      }
+    }
     return e;
   }
 };
@@ -56,8 +63,7 @@ __device__ inline void store_down(const Params& p, const EpilogueEntry& e, int s
   for (int i = 0; i < 4; ++i) {
     const int m = lane % 4 * 2 + i % 2, row = strip * kUnitRows + lane / 4 + i / 2 * 8;
     if (m < e.entry.pairs && row < p.rows)
-      p.out[(e.entry.first_pair + m) * p.out_stride + row] =
-          from_float<bf16>(sums[i] * e.scale2[2]);
+      p.out[e.row[i % 2] * p.out_stride + row] = from_float<bf16>(sums[i] * e.scale2[2]);
   }
 }
 

@@ -42,7 +42,7 @@ void run(const Context& context, const MoeHiddenArgs& args) {
                    .normalize = args.normalize,
                    .experts = args.chosen,
                    .weights = share});
-  if (args.hidden.dim(1) > 0)
+  if (args.hidden.dim(1) > 0 && !args.routed.empty())
     experts_hidden(context, {.x = args.x,
                              .stack = args.routed,
                              .experts = args.chosen,
@@ -68,9 +68,9 @@ void check(const MoeHiddenArgs& args) {
   expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
   check_boundary_of(args.x, args.boundary);
   check("gate", args.gate);
-  DSV4_CHECK(args.gate.k == *d && args.gate.n == args.routed.size(),
+  DSV4_CHECK(args.gate.k == *d && args.gate.n == args.routed.num_ids(),
              "gate: [{}, {}] for x of {} and {} experts", args.gate.n, args.gate.k, *d,
-             args.routed.size());
+             args.routed.num_ids());
   expect("chosen", args.chosen, {DType::kI32}, {t, k});
   DSV4_CHECK(1 <= *k && *k <= args.gate.n, "top-{} of {} experts", *k, args.gate.n);
   Dim pairs("t * k", *t * *k);
@@ -99,12 +99,17 @@ Cost cost(const MoeHiddenArgs& args) {
           : static_cast<double>(args.routed.empty() ? 0
                                                     : args.routed.file()[0].w1.bytes() +
                                                           args.routed.file()[0].w3.bytes());
-  const double weights =
-      each * static_cast<double>(std::min(args.hidden.dim(0), args.routed.size()));
-  const auto moved = static_cast<double>(args.x.bytes() + args.hidden.bytes());
-  return cost_with(args, {.bytes = weights + moved,
-                          .flops = 4.0 * static_cast<double>(args.hidden.numel() * args.x.dim(1)),
-                          .weight_bytes = weights});
+  // The part of all pairs that the experts are expected to have.
+  const double share =
+      static_cast<double>(args.routed.size()) / static_cast<double>(args.routed.num_ids());
+  const double weights = each * std::min(share * static_cast<double>(args.hidden.dim(0)),
+                                         static_cast<double>(args.routed.size()));
+  const double moved =
+      static_cast<double>(args.x.bytes()) + share * static_cast<double>(args.hidden.bytes());
+  return cost_with(args,
+                   {.bytes = weights + moved,
+                    .flops = 4.0 * share * static_cast<double>(args.hidden.numel() * args.x.dim(1)),
+                    .weight_bytes = weights});
 }
 
 }  // namespace

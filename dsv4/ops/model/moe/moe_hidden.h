@@ -1,5 +1,6 @@
 // The first part of moe.h, up to what ranks exchange (docs/spec/several-gpus.md 2.3): gate, router,
-// and the hidden values of the routed experts and of the shared one, of which a rank has some rows.
+// and the hidden values of the routed experts and of the shared one, of which a rank has some rows,
+// or of some experts.
 //
 //   chosen, weights = router(x gate^T)                             the same on all ranks
 //   hidden          = experts_hidden(routed, chosen, weights)      ops/parts/experts/halves.h
@@ -24,13 +25,14 @@ struct MoeHiddenArgs {
   WeightView gate;          // [e, D]
   ConstTensorView bias;     // [e] f32; empty: no bias
   ConstTensorView tid2eid;  // [v, k] I64|I32; empty: learned routing
-  ExpertStack routed;       // e experts, of which w1 and w3 are read: [i, D]
+  ExpertStack routed;       // of e experts, of which w1 and w3 are read: [i, D]
   ExpertStack shared;       // one expert: [s, D]
   float route_scale = 1.f;
   bool normalize = true;  // norm_topk_prob
   float swiglu_limit = 0.f;
   TensorView chosen;         // [t, k] I32, for the second part
-  TensorView hidden;         // [t * k, i] f32|bf16, in the order of the experts; i may be 0
+  TensorView hidden;         // [t * k, i] f32|bf16, in the order of the experts; i may be 0.
+                             // Rows of experts that are not in `routed` hold anything afterwards
   TensorView shared_hidden;  // [t, s] f32|bf16; s may be 0
 };
 

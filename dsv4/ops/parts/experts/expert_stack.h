@@ -64,6 +64,7 @@ inline bool may_fold(const ExpertImages& images) {
   return images.gate_up.scale == ImageScale::kUe8m0 || images.down.scale == ImageScale::kUe8m0;
 }
 
+// The experts that a call computes: all of a layer, or those of a rank, whose ids are neighbors.
 class ExpertStack {
  public:
   ExpertStack() = default;
@@ -71,6 +72,18 @@ class ExpertStack {
   ExpertStack(std::span<const ExpertWeights> experts) : file_(experts) {}
   ExpertStack(const std::vector<ExpertWeights>& experts) : file_(experts) {}
   ExpertStack(const ExpertImages& images) : layout_(WeightLayout::kImage), images_(images) {}
+
+  // The experts with the ids [first, first + size()) of `ids` ones.
+  ExpertStack part_of(int64_t ids, int64_t first) const {
+    ExpertStack part = *this;
+    part.first_id_ = first, part.num_ids_ = ids;
+    return part;
+  }
+
+  int64_t num_ids() const { return num_ids_ < 0 ? size() : num_ids_; }
+  int64_t first_id() const { return first_id_; }
+  bool is_part() const { return num_ids() != size(); }
+  bool has_id(int64_t id) const { return first_id_ <= id && id < first_id_ + size(); }
 
   WeightLayout layout() const { return layout_; }
   bool is_image() const { return layout_ == WeightLayout::kImage; }
@@ -91,6 +104,7 @@ class ExpertStack {
   WeightLayout layout_ = WeightLayout::kFile;
   std::span<const ExpertWeights> file_;
   ExpertImages images_;
+  int64_t first_id_ = 0, num_ids_ = -1;  // -1: size()
 };
 
 // The images that these experts would have, without data but for the codebooks: empty when they

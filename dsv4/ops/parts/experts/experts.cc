@@ -100,6 +100,8 @@ void check_images(const ExpertImages& images, int64_t d) {
 void check(const ExpertsArgs& args) {
   Dim t("t"), d("d"), k("k");
   expect("x", args.x, {DType::kF32, DType::kBF16, DType::kF16}, {t, d});
+  DSV4_CHECK(!args.stack.is_part(), "a sum over {} of {} experts", args.stack.size(),
+             args.stack.num_ids());
   if (args.experts.empty()) {
     DSV4_CHECK(args.weights.empty() && args.stack.size() == 1,
                "no expert ids: want no weights and one expert, got {} weights and {} experts",

@@ -138,19 +138,36 @@ std::vector<double> experts_hidden_oracle(const Context& context, const ExpertsH
 
 std::vector<double> experts_output_oracle(const Context& context, const ExpertsOutputArgs& args) {
   const bool official = context.numerics == Numerics::kOfficial;
-  const int64_t t = args.acc.dim(0), k = t == 0 ? 0 : args.hidden.dim(0) / t;
+  const int64_t t = args.tokens(), k = t == 0 ? 0 : args.hidden.dim(0) / t;
   std::vector<int64_t> row(static_cast<size_t>(t * k));  // of h
   const std::vector<int64_t> order = in_order_of_experts(args.experts, t, k);
   for (size_t r = 0; r < order.size(); ++r)
     row[static_cast<size_t>(order[r])] = static_cast<int64_t>(r);
   std::vector<double> out;
   for (int64_t i = 0; i < t; ++i) {
-    Vector acc = oracle::row(args.acc, i);
+    Vector acc = args.rows.empty() ? oracle::row(args.acc, i) : Vector();
     if (!args.add) acc.assign(acc.size(), 0.0);
     for (int64_t j = 0; j < k; ++j) {
       const ExpertWeights& expert = args.stack.file()[expert_of(args.experts, i, j)];
       const int64_t from = row[static_cast<size_t>(i * k + j)];
       const Vector y = multiply(expert.w2, oracle::row(args.hidden, from), official);
+      if (!args.rows.empty()) out.insert(out.end(), y.begin(), y.end());
+      for (size_t c = 0; c < acc.size(); ++c) acc[c] += y[c];
+    }
+    add_addend(args.addend, i, acc);
+    out.insert(out.end(), acc.begin(), acc.end());
+  }
+  return out;
+}
+
+std::vector<double> experts_sum_oracle(const ExpertsSumArgs& args) {
+  const int64_t k = args.experts.dim(1);
+  std::vector<double> out;
+  for (int64_t i = 0; i < args.acc.dim(0); ++i) {
+    Vector acc = oracle::row(args.acc, i);
+    if (!args.add) acc.assign(acc.size(), 0.0);
+    for (int64_t j = 0; j < k; ++j) {  // fp64: the order is irrelevant
+      const Vector y = oracle::row(args.rows, i * k + j);
       for (size_t c = 0; c < acc.size(); ++c) acc[c] += y[c];
     }
     add_addend(args.addend, i, acc);

@@ -62,6 +62,20 @@ constexpr Impl<ExpertsOutputArgs> kTable[] = {
 };
 }  // namespace dsv4::experts_output_kernel
 
+namespace dsv4::experts_sum_kernel {
+DSV4_IMPL(ExpertsSumArgs, cuda)
+DSV4_IMPL(ExpertsSumArgs, cpu)
+namespace cpu {
+HostBytes host_bytes(const ExpertsSumArgs& args);
+}
+constexpr Impl<ExpertsSumArgs> kTable[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<ExpertsSumArgs>, cuda::run},
+#endif
+    {"cpu", Arch::kCpu, true, accept_all<ExpertsSumArgs>, cpu::run, 0, cpu::host_bytes},
+};
+}  // namespace dsv4::experts_sum_kernel
+
 namespace dsv4 {
 namespace {
 
@@ -71,8 +85,8 @@ int64_t slots_of(const ConstTensorView& experts) {
 }
 
 void check_only(const ExpertStack& stack, const ConstTensorView& experts) {
-  DSV4_CHECK(!experts.empty() || stack.size() == 1, "no expert ids: want one expert, got {}",
-             stack.size());
+  DSV4_CHECK(!experts.empty() || (stack.size() == 1 && !stack.is_part()),
+             "no expert ids: want one expert, got {} of {}", stack.size(), stack.num_ids());
 }
 
 void check_shape(const char* what, const WeightView& w, int64_t n, int64_t k) {
@@ -110,15 +124,34 @@ void check_hidden(const ExpertsHiddenArgs& args) {
 }
 
 void check_output(const ExpertsOutputArgs& args) {
-  Dim t("t"), n("n"), k("k"), inner("I");
-  expect("acc", args.acc, {DType::kF32}, {t, n});
-  if (!args.addend.empty()) expect("addend", args.addend, {DType::kF32, DType::kBF16}, {t, n});
+  Dim t("t"), n("n"), k("k"), inner("I"), pairs("t * k");
   check_only(args.stack, args.experts);
+  if (args.rows.empty()) {
+    DSV4_CHECK(!args.stack.is_part(), "a sum over {} of {} experts", args.stack.size(),
+               args.stack.num_ids());
+    expect("acc", args.acc, {DType::kF32}, {t, n});
+    if (!args.addend.empty()) expect("addend", args.addend, {DType::kF32, DType::kBF16}, {t, n});
+  } else {
+    DSV4_CHECK(args.acc.empty() && args.addend.empty(), "rows of experts, and a sum of them");
+    expect("rows", args.rows, {DType::kF32, DType::kBF16}, {pairs, n});
+  }
   if (!args.experts.empty()) expect("experts", args.experts, {DType::kI32}, {t, k});
-  expect("hidden", args.hidden, {DType::kF32, DType::kBF16}, {*t * slots_of(args.experts), inner});
+  const int64_t want = args.rows.empty() ? *t * slots_of(args.experts) : *pairs;
+  DSV4_CHECK(args.rows.empty() || args.experts.empty() || want == *t * *k,
+             "{} rows for {} tokens of {} experts", want, *t, *k);
+  expect("hidden", args.hidden, {DType::kF32, DType::kBF16}, {want, inner});
   if (args.stack.is_image())
     check_image("down", args.stack.images().down, args.stack.images().down_bytes, *n, *inner);
   for (const ExpertWeights& expert : args.stack.file()) check_shape("w2", expert.w2, *n, *inner);
+}
+
+void check_sum(const ExpertsSumArgs& args) {
+  Dim t("t"), n("n"), k("k");
+  expect("acc", args.acc, {DType::kF32}, {t, n});
+  expect("experts", args.experts, {DType::kI32}, {t, k});
+  expect("rows", args.rows, {DType::kF32, DType::kBF16}, {*t * *k, n});
+  if (!args.addend.empty()) expect("addend", args.addend, {DType::kF32, DType::kBF16}, {t, n});
+  DSV4_CHECK(args.num_experts >= 1, "{} experts", args.num_experts);
 }
 
 // What a half reads of an expert.
@@ -143,9 +176,12 @@ double bytes_of(const ExpertStack& stack, int64_t e, const Of& of) {
 template <class Of>
 double chosen_bytes(const ExpertStack& stack, const ConstTensorView& experts, const Of& of) {
   std::vector<bool> chosen(static_cast<size_t>(stack.size()), experts.empty());
-  for (int64_t t = 0; !experts.empty() && t < experts.dim(0); ++t)
-    for (int64_t j = 0; j < experts.dim(1); ++j)
-      chosen[static_cast<size_t>(experts.row<int32_t>(t)[j])] = true;
+  for (int64_t t = 0; !experts.empty() && t < experts.dim(0); ++t) {
+    for (int64_t j = 0; j < experts.dim(1); ++j) {
+      const int64_t id = experts.row<int32_t>(t)[j];
+      if (stack.has_id(id)) chosen[static_cast<size_t>(id - stack.first_id())] = true;
+    }
+  }
   double bytes = 0;
   for (size_t e = 0; e < chosen.size(); ++e)
     if (chosen[e]) bytes += bytes_of(stack, static_cast<int64_t>(e), of);
@@ -160,21 +196,35 @@ double expected_bytes(const ExpertStack& stack, const ConstTensorView& experts, 
   for (int64_t e = 0; e < stack.size(); ++e) all += bytes_of(stack, e, of);
   const auto chosen = static_cast<double>(slots_of(experts));
   const double missed =
-      std::pow(1 - chosen / static_cast<double>(stack.size()), static_cast<double>(t));
+      std::pow(1 - chosen / static_cast<double>(stack.num_ids()), static_cast<double>(t));
   return (1 - missed) * all;
 }
 
+// The part of all pairs that a stack is expected to have.
+double share_of(const ExpertStack& stack) {
+  return stack.is_part() ? static_cast<double>(stack.size()) / static_cast<double>(stack.num_ids())
+                         : 1;
+}
+
+int64_t given_bytes(const ConstTensorView& view) {
+  return view.empty() ? 0 : view.bytes();
+}
+
 Cost cost_with(const ExpertsHiddenArgs& args, double weights) {
-  return {.bytes = weights + static_cast<double>(args.x.bytes() + args.hidden.bytes()),
-          .flops = 4.0 * static_cast<double>(args.hidden.numel() * args.x.dim(1)),
+  const double share = share_of(args.stack);
+  return {.bytes = weights + static_cast<double>(args.x.bytes()) +
+                   share * static_cast<double>(args.hidden.bytes()),
+          .flops = 4.0 * share * static_cast<double>(args.hidden.numel() * args.x.dim(1)),
           .weight_bytes = weights};
 }
 
 Cost cost_with(const ExpertsOutputArgs& args, double weights) {
-  const int64_t moved = args.hidden.bytes() + (args.add ? 2 : 1) * args.acc.bytes() +
-                        (args.addend.empty() ? 0 : args.addend.bytes());
-  return {.bytes = weights + static_cast<double>(moved),
-          .flops = 2.0 * static_cast<double>(args.hidden.numel() * args.acc.dim(1)),
+  const double share = share_of(args.stack);
+  const double moved =
+      share * static_cast<double>(args.hidden.bytes() + given_bytes(args.rows)) +
+      static_cast<double>((args.add ? 2 : 1) * given_bytes(args.acc) + given_bytes(args.addend));
+  return {.bytes = weights + moved,
+          .flops = 2.0 * share * static_cast<double>(args.hidden.numel() * args.out().dim(1)),
           .weight_bytes = weights};
 }
 
@@ -186,6 +236,12 @@ Cost cost_output(const ExpertsOutputArgs& args) {
   return cost_with(args, chosen_bytes(args.stack, args.experts, Second{}));
 }
 
+Cost cost_sum(const ExpertsSumArgs& args) {
+  return {.bytes = static_cast<double>(args.rows.bytes() + (args.add ? 2 : 1) * args.acc.bytes() +
+                                       given_bytes(args.addend)),
+          .flops = static_cast<double>(args.rows.numel())};
+}
+
 }  // namespace
 
 Cost expected_cost(const ExpertsHiddenArgs& args) {
@@ -193,12 +249,14 @@ Cost expected_cost(const ExpertsHiddenArgs& args) {
 }
 
 Cost expected_cost(const ExpertsOutputArgs& args) {
-  return cost_with(args, expected_bytes(args.stack, args.experts, args.acc.dim(0), Second{}));
+  return cost_with(args, expected_bytes(args.stack, args.experts, args.tokens(), Second{}));
 }
 
 constinit const Op<ExpertsHiddenArgs> experts_hidden{
     "experts_hidden", experts_hidden_kernel::kTable, check_hidden, cost_hidden};
 constinit const Op<ExpertsOutputArgs> experts_output{
     "experts_output", experts_output_kernel::kTable, check_output, cost_output};
+constinit const Op<ExpertsSumArgs> experts_sum{"experts_sum", experts_sum_kernel::kTable, check_sum,
+                                               cost_sum};
 
 }  // namespace dsv4

@@ -1,8 +1,11 @@
 // The two halves of experts.h, for ranks that each have some rows of every expert and exchange what
-// stands between them (docs/spec/several-gpus.md 2.3).
+// stands between them (docs/spec/several-gpus.md 2.3), or that have whole experts and exchange what
+// stands before the sum (docs/adr/0038).
 //
 //   experts_hidden   h = weight * (silu(w1 x) * w3 x), clamped      one row for each token and slot
 //   experts_output   acc[t] += w2 h, experts in ascending order of their ids; then the addend
+//     or             rows[t * k + s] = w2 h, of slot s of token t
+//   experts_sum      acc[t] += rows of token t, in that order; then the addend
 //
 // Rows of h are in the order of the experts: by ascending id, then token, then slot. All ranks have
 // the same choices and so the same order, in which kernels read and write h without a pass between.
@@ -12,6 +15,9 @@
 // is set). The first half reads the gate_up of kernel images, the second their down. h is not
 // quantized when it is exchanged; the second half passes it through Q8 where mode and format want
 // that.
+//
+// Of a stack that is part of a layer, pairs of other experts are left out: their rows of h, which
+// have their places, and of `rows` hold anything after a call. A sum needs all experts.
 
 #pragma once
 
@@ -35,13 +41,27 @@ struct ExpertsOutputArgs {
   ConstTensorView hidden;    // [t * k, I] f32|bf16, in the order of the experts
   ExpertStack stack;         // of which w2 is read: [n, I]
   ConstTensorView experts;   // as above
-  TensorView acc;            // [t, n] f32
+  TensorView acc{};          // [t, n] f32; empty with `rows`
   bool add = true;           // false: acc is overwritten
   ConstTensorView addend{};  // [t, n] f32|bf16, added to acc after all experts; empty: nothing
+  TensorView rows{};         // [t * k, n] f32|bf16, by token and slot: nothing is added
+
+  const TensorView& out() const { return rows.empty() ? acc : rows; }
+  int64_t tokens() const { return experts.empty() ? out().dim(0) : experts.dim(0); }
+};
+
+struct ExpertsSumArgs {
+  ConstTensorView rows;      // [t * k, n] f32|bf16, by token and slot
+  ConstTensorView experts;   // [t, k] I32
+  int64_t num_experts = 0;   // that ids count
+  TensorView acc;            // [t, n] f32
+  bool add = true;           // false: acc is overwritten
+  ConstTensorView addend{};  // [t, n] f32|bf16; empty: nothing
 };
 
 extern const Op<ExpertsHiddenArgs> experts_hidden;
 extern const Op<ExpertsOutputArgs> experts_output;
+extern const Op<ExpertsSumArgs> experts_sum;
 
 // Their costs read the ids. In a dry run these have no memory: the costs that are expected if each
 // token chooses k distinct experts and all choices are equally likely.

@@ -16,14 +16,14 @@ inline const char* reject_stack(const Context& context, const ExpertStack& stack
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (experts.empty()) return "for routed experts";
   if (stack.images().turns != nullptr) return "experts in turns";
-  return stack.size() > gemm::experts::kMaxExperts ? "more than 384 experts" : nullptr;
+  return stack.num_ids() > gemm::experts::kMaxExperts ? "more than 384 experts" : nullptr;
 }
 
 struct HalfCall {
   Choices choices;
   PairLists lists;
   Params product;
-  TensorView y;  // [pairs, n] bf16, of the second half
+  TensorView y;  // [pairs, n] bf16, of the second half; by token and slot if it is the call's rows
 
   // Before the product. Else its kernel lists the pairs, and stores lists.pair_of.
   bool needs_list() const { return product.choices.pairs == 0; }
@@ -62,9 +62,12 @@ inline HalfCall make_hidden_call(const ExpertsHiddenArgs& args, int ctas, const 
 inline HalfCall make_output_call(const ExpertsOutputArgs& args, int ctas, const Reader& reader,
                                  Scratch& scratch) {
   HalfCall call = make_half(args.stack, args.experts, {}, ctas, scratch);
-  call.y = scratch.take(DType::kBF16, {args.hidden.dim(0), args.acc.dim(1)});
+  const bool by_pair = !args.rows.empty();
+  call.y = by_pair ? args.rows : scratch.take(DType::kBF16, {args.hidden.dim(0), args.acc.dim(1)});
+  call.choices.by_pair = by_pair;
   Params p = down_of({.stack = args.stack}, reader, args.hidden);
   p.out = call.y.as<bf16>(), p.out_stride = call.y.row_stride();
+  p.out_by_pair = by_pair;
   set_product(call, p, reader);
   return call;
 }

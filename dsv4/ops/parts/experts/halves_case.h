@@ -15,8 +15,9 @@ namespace dsv4 {
 
 std::vector<double> experts_hidden_oracle(const Context& context,
                                           const ExpertsHiddenArgs& args);  // [t * k, i]
-// acc after the call, given its current contents. [t, n]
+// acc after the call, given its current contents, [t, n]; or rows, [t * k, n]
 std::vector<double> experts_output_oracle(const Context& context, const ExpertsOutputArgs& args);
+std::vector<double> experts_sum_oracle(const ExpertsSumArgs& args);  // acc after the call
 
 namespace test {
 

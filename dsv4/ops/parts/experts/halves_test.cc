@@ -71,7 +71,7 @@ void check_hidden(const std::string& name, const Context& context, Arena& arena,
 void check_output(const std::string& name, const Context& context, Arena& arena,
                   const ExpertsOutputArgs& args, const std::vector<double>& want,
                   const test::Tolerance& tolerance) {
-  const int64_t t = args.acc.dim(0), k = args.experts.empty() ? 1 : args.experts.dim(1);
+  const int64_t t = args.tokens(), k = args.experts.empty() ? 1 : args.experts.dim(1);
   const TensorView by_token =
       arena.input(args.hidden.dtype, {args.hidden.dim(0), args.hidden.dim(1)});
   const std::vector<int64_t> rows = test::rows_of_tokens(args.experts, t);
@@ -79,7 +79,7 @@ void check_output(const std::string& name, const Context& context, Arena& arena,
     test::copy_row(args.hidden, rows[j], by_token, static_cast<int64_t>(j));
   test::OpCase<ExpertsOutputArgs> test{.name = "output " + name,
                                        .args = args,
-                                       .outputs = {{"acc", args.acc, want, tolerance}},
+                                       .outputs = {{"acc", args.out(), want, tolerance}},
                                        .one_token =
                                            [=](const ExpertsOutputArgs& a, int64_t i) {
                                              ExpertsOutputArgs one = a;
@@ -88,14 +88,24 @@ void check_output(const std::string& name, const Context& context, Arena& arena,
                                                one.experts = a.experts.slice(0, i, i + 1);
                                              if (!a.addend.empty())
                                                one.addend = a.addend.slice(0, i, i + 1);
-                                             one.acc = a.acc.slice(0, i, i + 1);
+                                             if (a.rows.empty())
+                                               one.acc = a.acc.slice(0, i, i + 1);
+                                             else
+                                               one.rows = a.rows.slice(0, i * k, (i + 1) * k);
                                              return one;
                                            },
                                        .num_tokens = t};
   test.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
-    copy(a.hidden), copy(a.experts), copy(a.addend), copy(a.acc);
+    copy(a.hidden), copy(a.experts), copy(a.addend), copy(a.acc), copy(a.rows);
   };
   check_op(experts_output.impls, context, arena, test);
+}
+
+// Instead of a sum.
+ExpertsOutputArgs with_rows(Arena& arena, const Context& context, ExpertsOutputArgs args) {
+  args.rows = arena.output(activation_dtype(context), {args.hidden.dim(0), args.acc.dim(1)});
+  args.acc = {}, args.addend = {};
+  return args;
 }
 
 TensorView random_hidden(Arena& arena, const Context& context, const ExpertsArgs& whole) {
@@ -144,6 +154,16 @@ constexpr Shape kShapes[] = {{0, 2, 3, 64, 32},
                              {5, 1, 1, 96, 160, false},
                              {300, 2, 3, 64, 32}};  // more than one chunk
 
+void check_rows(const Shape& shape, const test::StoredAs& stored, Numerics numerics,
+                const test::Tolerance& tolerance) {
+  const Context context{.numerics = numerics};
+  Case c(shape, stored, DType::kBF16, numerics == Numerics::kOfficial);
+  const ExpertsOutputArgs args = with_rows(
+      c.arena, context, test::second_half(random_hidden(c.arena, context, c.args), c.args));
+  check_output("rows " + text(shape, stored, numerics), context, c.arena, args,
+               experts_output_oracle(context, args), tolerance);
+}
+
 // Tolerances as in experts_test.cc, for one product of the two.
 TEST(ExpertsHalves, AgreeWithOracle) {
   const test::Tolerance exact{.ulps = 4, .rel = 4e-6}, official{.rel = 0.02, .cosine = 5e-6};
@@ -155,7 +175,52 @@ TEST(ExpertsHalves, AgreeWithOracle) {
       check_second(s, stored, Numerics::kExact, true, exact);
       check_second(s, stored, Numerics::kOfficial, false, official);
       check_second(s, stored, Numerics::kOfficial, true, official);
+      if (!s.ids) continue;
+      check_rows(s, stored, Numerics::kExact, exact);
+      check_rows(s, stored, Numerics::kOfficial, official);
     }
+  }
+}
+
+void check_sum(int64_t t, int64_t k, int64_t e, int64_t n, DType rows_dtype, bool add) {
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(100 * t + n));
+  const TensorView rows = arena.input(rows_dtype, {t * k, n}),
+                   ids = arena.input(DType::kI32, {t, k});
+  test::fill_normal(rows, rng);
+  for (int64_t i = 0; i < t * k; ++i) ids.as<int32_t>()[i] = static_cast<int32_t>(rng.below(e));
+  const TensorView acc = add ? arena.inout(DType::kF32, {t, n}) : arena.output(DType::kF32, {t, n});
+  ExpertsSumArgs args{.rows = rows, .experts = ids, .num_experts = e, .acc = acc, .add = add};
+  if (add) {
+    test::fill_normal(acc, rng);
+    args.addend = random_addend(arena, rows_dtype, acc);
+  }
+  test::OpCase<ExpertsSumArgs> test{
+      .name = fmt::format("sum t={} k={} n={}", t, k, n),
+      .args = args,
+      .outputs = {{"acc", acc, experts_sum_oracle(args), {.ulps = 4, .rel = 4e-6}}},
+      .one_token =
+          [=](const ExpertsSumArgs& a, int64_t i) {
+            ExpertsSumArgs one = a;
+            one.rows = a.rows.slice(0, i * k, (i + 1) * k);
+            one.experts = a.experts.slice(0, i, i + 1);
+            if (!a.addend.empty()) one.addend = a.addend.slice(0, i, i + 1);
+            one.acc = a.acc.slice(0, i, i + 1);
+            return one;
+          },
+      .num_tokens = t};
+  test.strided = [](ExpertsSumArgs& a, test::StridedCopy& copy) {
+    copy(a.rows), copy(a.experts), copy(a.addend), copy(a.acc);
+  };
+  check_op(experts_sum.impls, {}, arena, test);
+}
+
+TEST(ExpertsHalves, SumAgreesWithOracle) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    check_sum(0, 2, 3, 64, dtype, false);
+    check_sum(1, 6, 256, 4096, dtype, false);
+    check_sum(9, 3, 4, 77, dtype, true);
+    check_sum(300, 2, 5, 300, dtype, true);
   }
 }
 
@@ -171,8 +236,11 @@ void check_images(test::ImagesCase& c, const std::string& name) {
       test::second_half(random_hidden(c.arena, context, c.file_args), c.file_args);
   second.addend = random_addend(c.arena, DType::kBF16, second.acc);
   const std::vector<double> want_acc = experts_output_oracle(context, second);
-  second.stack = c.args.stack;
+  ExpertsOutputArgs rows = with_rows(c.arena, context, second);
+  const std::vector<double> want_rows = experts_output_oracle(context, rows);
+  second.stack = rows.stack = c.args.stack;
   check_output(name, context, c.arena, second, want_acc, tolerance);
+  check_output("rows " + name, context, c.arena, rows, want_rows, tolerance);
 }
 
 TEST(ExpertsHalves, ImagesAgreeWithOracle) {
@@ -268,6 +336,78 @@ TEST(ExpertsHalves, SlicesGiveTheBitsOfExperts) {
       }
     }
   }
+}
+
+void fill_nan(const Buffer& buffer) {
+  std::memset(const_cast<std::byte*>(buffer.view().data), 0xff,
+              static_cast<size_t>(buffer.view().bytes()));
+}
+
+// What N ranks with whole experts compute and exchange: the bits of experts. A rank may have none.
+void check_whole_experts(const Context& context, const Case& c, const Shape& shape, int world,
+                         const Buffer& want) {
+  const DType act = activation_dtype(context);
+  const Buffer all(act, {shape.t * shape.k, shape.d}), acc(DType::kF32, {shape.t, shape.d});
+  for (int rank = 0; rank < world; ++rank) {
+    const auto [begin, end] = ShardId{rank, world}.rows(shape.e, 1);
+    if (begin == end) continue;
+    const std::span<const ExpertWeights> own =
+        std::span(c.table).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    const ExpertStack stack = ExpertStack(own).part_of(shape.e, begin);
+    const Buffer hidden(act, {shape.t * shape.k, shape.inner});
+    const Buffer rows(act, {shape.t * shape.k, shape.d});
+    fill_nan(hidden), fill_nan(rows);
+    experts_hidden(context, {.x = c.args.x,
+                             .stack = stack,
+                             .experts = c.args.experts,
+                             .weights = c.args.weights,
+                             .swiglu_limit = c.args.swiglu_limit,
+                             .hidden = hidden});
+    experts_output(context,
+                   {.hidden = hidden, .stack = stack, .experts = c.args.experts, .rows = rows});
+    for (int64_t i = 0; i < shape.t * shape.k; ++i)
+      if (stack.has_id(c.args.experts.row<int32_t>(i / shape.k)[i % shape.k]))
+        test::copy_row(rows.view(), i, all, i);
+  }
+  experts_sum(
+      context,
+      {.rows = all, .experts = c.args.experts, .num_experts = shape.e, .acc = acc, .add = false});
+  EXPECT_EQ(
+      std::memcmp(acc.view().data, want.view().data, static_cast<size_t>(want.view().bytes())), 0)
+      << world << " ranks";
+}
+
+TEST(ExpertsHalves, WholeExpertsGiveTheBitsOfExperts) {
+  for (const test::StoredAs& stored : test::kAllStored) {
+    for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+      for (const Shape& shape : {Shape{7, 3, 5, 384, 256}, Shape{300, 2, 3, 64, 32}}) {
+        SCOPED_TRACE(text(shape, stored, numerics));
+        const Context context{.numerics = numerics};
+        Case c(shape, stored, DType::kBF16, false);
+        const Buffer want(DType::kF32, {shape.t, shape.d});
+        ExpertsArgs args = c.args;
+        args.acc = want, args.add = false;
+        experts(context, args);
+        for (const int world : {1, 2, 3, 5, 7}) check_whole_experts(context, c, shape, world, want);
+      }
+    }
+  }
+}
+
+TEST(ExpertsHalves, AStackThatIsPartOfALayerIsNotSummed) {
+  Case c({2, 2, 4, 64, 32}, {WeightFormat::kMxfp4}, DType::kBF16, false);
+  const ExpertStack part = ExpertStack(c.table).part_of(8, 4);
+  EXPECT_EQ(part.num_ids(), 8);
+  EXPECT_TRUE(part.has_id(4) && part.has_id(7) && !part.has_id(3) && !part.has_id(8));
+  ExpertsArgs whole = c.args;
+  whole.stack = part;
+  EXPECT_THROW(experts({}, whole), Error);
+  ExpertsOutputArgs output =
+      test::second_half(test::first_half(c.arena, {}, c.args).hidden, c.args);
+  output.stack = part;
+  EXPECT_THROW(experts_output({}, output), Error);
+  output.rows = c.arena.output(DType::kBF16, {4, 64});
+  EXPECT_THROW(experts_output({}, output), Error) << "rows and a sum";
 }
 
 TEST(ExpertsHalves, BadArgumentsAreErrors) {

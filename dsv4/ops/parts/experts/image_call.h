@@ -35,8 +35,10 @@ inline Choices choices_of(const ExpertStack& stack, const ConstTensorView& exper
           .weight_stride = any.row_stride(),
           .pairs = static_cast<int>(experts.dim(0) * experts.dim(1)),
           .slots = static_cast<int>(experts.dim(1)),
-          .count = static_cast<int>(stack.size()),
-          .entry_bits = entry_bits(stack.images())};
+          .count = static_cast<int>(stack.num_ids()),
+          .entry_bits = entry_bits(stack.images()),
+          .own_begin = static_cast<int>(stack.first_id()),
+          .own_end = static_cast<int>(stack.first_id() + stack.size())};
 }
 inline Choices choices_of(const ExpertsArgs& args, int turn = 0) {
   Choices choices = choices_of(args.stack, args.experts, args.weights);

@@ -206,6 +206,30 @@ struct RankImages {
   }
 };
 
+// What a rank has of a case that has whole experts: those up to ends[r], of which its own are the
+// last. run(stack, hidden, rows) computes its rows of y; they are exchanged in `all` [t * k, d].
+template <class RunRank>
+void run_whole_experts(ImagesCase& c, const std::vector<int64_t>& ends, const TensorView& all,
+                       const RunRank& run) {
+  const ConstTensorView& ids = c.args.experts;
+  const int64_t pairs = all.dim(0), k = ids.dim(1);
+  int64_t begin = 0;
+  for (size_t r = 0; r < ends.size(); begin = ends[r++]) {
+    const std::vector<ExpertWeights> own(c.file.begin() + begin, c.file.begin() + ends[r]);
+    const ExpertStack stack =
+        ExpertStack(pack_images(c.arena, own)).part_of(std::ssize(c.file), begin);
+    const Buffer hidden(DType::kBF16, {pairs, c.args.stack.inner()});
+    const Buffer rows(DType::kBF16, {pairs, all.dim(1)});
+    for (const Buffer* unwritten : {&hidden, &rows})  // NaN
+      std::fill_n(unwritten->as<uint16_t>(), unwritten->view().numel(), uint16_t{0xffff});
+    run(r, stack, hidden.view(), rows.view());
+    for (int64_t i = 0; i < pairs; ++i)
+      if (stack.has_id(ids.row<int32_t>(i / k)[i % k]))
+        std::copy_n(rows.as<uint16_t>() + i * all.dim(1), all.dim(1),
+                    all.as<uint16_t>() + i * all.dim(1));
+  }
+}
+
 // The id of every second choice becomes that of no expert, as damaged weights may have it.
 inline void break_choices(const ImagesCase& c) {
   const auto e = static_cast<int32_t>(c.file.size());

@@ -31,8 +31,9 @@ struct ImagePlaces {
 };
 
 struct alignas(16) Entry {
-  int32_t expert, first_pair, pairs, unused;
-  int32_t token[kPairs];  // rows of x
+  int32_t expert;  // the place of its images
+  int32_t first_pair, pairs, unused;
+  int32_t token[kPairs];  // rows of x; with Choices::by_pair rows of y
 };
 
 // Where a CTA begins, with what it would otherwise look up: stage `stage` of entry `index`, which
@@ -59,12 +60,20 @@ struct Choices {
   // of all experts have the same places in every turn.
   const int32_t* turn_of = nullptr;  // [count]
   int turn = 0;
+  // And only experts [own_begin, own_end), those of the stack (ops/parts/experts/expert_stack.h).
+  int own_begin = 0, own_end = kMaxExperts;
+  // Pairs have rows of their own by token and slot, rather than those of their tokens.
+  bool by_pair = false;
 
   DSV4_HD int expert(int pair) const { return exists(given(pair)) ? given(pair) : 0; }
   DSV4_HD float weight(int pair) const {
     return exists(given(pair)) ? weights[pair / slots * weight_stride + pair % slots] : 0;
   }
-  DSV4_HD bool has_turn(int expert) const { return turn_of == nullptr || turn_of[expert] == turn; }
+  DSV4_HD bool is_own(int expert) const { return own_begin <= expert && expert < own_end; }
+  DSV4_HD bool is_listed(int expert) const {
+    return is_own(expert) && (turn_of == nullptr || turn_of[expert] == turn);
+  }
+  DSV4_HD int row(int pair) const { return by_pair ? pair : pair / slots; }
 
  private:
   DSV4_HD int32_t given(int pair) const {

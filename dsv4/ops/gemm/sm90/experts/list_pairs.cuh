@@ -19,12 +19,11 @@ struct ListShared : RoundCounts {
   int warp_pairs[kSelectWarps], warp_entries[kSelectWarps];
 };
 
-// Lists the entries. mine: pairs of this thread's expert; is_listed: they have entries. Returns the
-// first of them.
-__device__ inline int list_entries(int mine, bool is_listed, int entry_bits, ListShared& shared,
+// Lists the entries. mine: pairs of this thread's expert. Returns the first of them.
+__device__ inline int list_entries(const Choices& in, int mine, ListShared& shared,
                                    const PairLists& out) {
-  const int e = static_cast<int>(threadIdx.x), most = 1 << entry_bits;
-  const int entries = is_listed ? (mine + most - 1) >> entry_bits : 0;
+  const int e = static_cast<int>(threadIdx.x), most = 1 << in.entry_bits;
+  const int entries = mine > 0 && in.is_listed(e) ? (mine + most - 1) >> in.entry_bits : 0;
   const int pairs_through = warp_sum_through(mine), entries_through = warp_sum_through(entries);
   if (e % kWarp == kWarp - 1) {
     shared.warp_pairs[e / kWarp] = pairs_through;
@@ -36,7 +35,7 @@ __device__ inline int list_entries(int mine, bool is_listed, int entry_bits, Lis
   const int first_entry = entry_sums.before + entries_through - entries;
   for (int i = 0; i < entries; ++i) {
     const auto fill = [&](Entry& entry) {
-      entry.expert = e, entry.first_pair = first + i * most;
+      entry.expert = e - in.own_begin, entry.first_pair = first + i * most;
       entry.pairs = min(most, mine - i * most);
     };
     fill(out.entries[first_entry + i]);
@@ -72,7 +71,7 @@ __global__ void __launch_bounds__(kListThreads)
     count_round(in, first, shared);
     mine += sum_counts<false>(in, first, shared);
   }
-  int at = list_entries(mine, mine > 0 && in.has_turn(e), in.entry_bits, shared, out);
+  int at = list_entries(in, mine, shared, out);
   for (int first = 0; first < in.pairs; first += kListThreads) {
     const OwnPair own = count_round(in, first, shared);
     const int in_round = sum_counts<true>(in, first, shared);
@@ -84,12 +83,12 @@ __global__ void __launch_bounds__(kListThreads)
         shared.first[own.expert] + shared.counts[threadIdx.x / kWarp][own.expert] + own.before();
     out.weight[to] = in.weight(own.index);
     out.pair_of[own.index] = to;
-    if (!in.has_turn(own.expert)) continue;
+    if (!in.is_listed(own.expert)) continue;
     const int of_expert = to - shared.first_pair[own.expert];
     const int entry = shared.first_entry[own.expert] + (of_expert >> in.entry_bits);
-    const int token = own.index / in.slots, in_entry = of_expert & ((1 << in.entry_bits) - 1);
-    out.entries[entry].token[in_entry] = token;
-    if (entry < kStagedEntries) shared.staged[entry].token[in_entry] = token;
+    const int row = in.row(own.index), in_entry = of_expert & ((1 << in.entry_bits) - 1);
+    out.entries[entry].token[in_entry] = row;
+    if (entry < kStagedEntries) shared.staged[entry].token[in_entry] = row;
   }
   __syncthreads();
   list_starts(out, shared);

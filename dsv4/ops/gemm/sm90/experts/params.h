@@ -42,6 +42,7 @@ struct Params {
   const float* pair_weight;  // [pairs], gate and up
   float limit;               // of SwiGLU
   bf16* out;                 // gate and up: h [pairs, i]; down: y [pairs, d]
+  bool out_by_pair;          // down: rows of y are Entry::token
   int64_t out_stride;
   int rows;  // of out
 

@@ -17,7 +17,7 @@ __device__ inline void list_own(const gemm::experts::Choices& in, int32_t* pair_
   const unsigned peers = __match_any_sync(~0u, expert);
   const int before = __popc(peers & ((1u << lane) - 1));  // pairs of this expert
   const int most = 1 << in.entry_bits, in_entry = before & (most - 1);
-  const bool listed = exists && in.has_turn(expert);
+  const bool listed = exists && in.is_listed(expert);
   const unsigned first_of_entry = __ballot_sync(~0u, listed && in_entry == 0);
   int pair = before, entry = before >> in.entry_bits;
   for (int j = 0; j < in.pairs; ++j) {
@@ -31,9 +31,9 @@ __device__ inline void list_own(const gemm::experts::Choices& in, int32_t* pair_
   if (pair_of != nullptr) pair_of[lane] = pair;
   if (!listed) return;
   Entry& own = to.entries[entry];
-  own.token[in_entry] = lane / in.slots;
+  own.token[in_entry] = in.row(lane);
   if (in_entry != 0) return;
-  own.expert = expert, own.first_pair = pair;
+  own.expert = expert - in.own_begin, own.first_pair = pair;
   own.pairs = min(most, __popc(peers) - before);
 }
 

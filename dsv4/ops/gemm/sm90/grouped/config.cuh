@@ -106,6 +106,7 @@ struct Params {
   const int32_t* first_pair;  // [tiles] pairs before each tile, with h
   bf16* y;                    // [slots, y_stride]
   int64_t y_stride;
+  const int32_t* y_row;  // [slots] the row of y instead of the slot; or null
 };
 
 // The part of a product that a CTA computes at a time.

@@ -131,9 +131,12 @@ __device__ void store_rows(const Params& p, const Item& item, const Shared<Weigh
   const int row = item.first_strip * kUnitRows + 8 * lane;
   if (row >= p.down.rows) return;
 #pragma unroll 4
-  for (int column = warp; column < item.tile.pairs; column += kEpilogueWarps)
-    *reinterpret_cast<uint4*>(p.y + (item.tile.first_slot + column) * p.y_stride + row) =
+  for (int column = warp; column < item.tile.pairs; column += kEpilogueWarps) {
+    const int slot = item.tile.first_slot + column;
+    const int64_t to = p.y_row == nullptr ? slot : p.y_row[slot];
+    *reinterpret_cast<uint4*>(p.y + to * p.y_stride + row) =
         *reinterpret_cast<const uint4*>(shared.staging + staged_at(column, lane));
+  }
 }
 
 // `item` is number `index` of the CTA.

@@ -50,7 +50,7 @@ void run(const Context& given, const MoeHiddenArgs& args) {
                                   .share = scratch.take(DType::kF32, {t, args.chosen.dim(1)})};
   moe_kernel::sm90_few::run_inputs(context, whole, temporaries);
   router(context, moe_kernel::sm90_few::router_args(whole, temporaries));
-  if (args.hidden.dim(1) == 0) return;
+  if (args.hidden.dim(1) == 0 || args.routed.empty()) return;
   experts_hidden(context, {.x = args.x,
                            .stack = args.routed,
                            .experts = args.chosen,

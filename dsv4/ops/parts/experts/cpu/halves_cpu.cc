@@ -1,7 +1,8 @@
 // The implementations cpu of halves.h, over all pairs of a chunk of tokens at once. The rows of h
-// of a chunk are not neighbors: they lie in the order of the experts of the whole call.
+// of a chunk are not neighbors: they lie in the order of all experts' pairs of the whole call.
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -40,6 +41,11 @@ std::vector<int32_t> rows_of_call(const ConstTensorView& ids, int64_t t, int64_t
   return rows;
 }
 
+// The pairs of the stack's experts.
+Pairs own_pairs(const ExpertStack& stack, const ConstTensorView& ids, int64_t t) {
+  return make_pairs(ids, t, stack.size(), stack.first_id());
+}
+
 // The rows [begin, end) of the pairs of expert e, out of one for all pairs.
 TensorView of_expert(const TensorView& all, const Pairs& pairs, size_t e) {
   return all.slice(0, pairs.first[e], pairs.first[e + 1]);
@@ -54,7 +60,7 @@ void for_each_chosen(const Pairs& pairs, const Use& use) {
 
 // args: of a chunk, with the hidden of the call. rows: of h, [t * k] of the chunk
 void hidden_of(const Context& context, const ExpertsHiddenArgs& args, const int32_t* rows) {
-  const Pairs pairs = make_pairs(args.experts, args.x.dim(0), args.stack.size());
+  const Pairs pairs = own_pairs(args.stack, args.experts, args.x.dim(0));
   const auto count = std::ssize(pairs.token);
   const int64_t inner = args.hidden.dim(1);
   const DType middle = activation_dtype(context);
@@ -86,13 +92,23 @@ void hidden_of(const Context& context, const ExpertsHiddenArgs& args, const int3
       .run();
 }
 
-// Likewise.
-void output_of(const Context& context, const ExpertsOutputArgs& args, const int32_t* rows) {
-  const Pairs pairs = make_pairs(args.experts, args.acc.dim(0), args.stack.size());
+// Row p of y to the row of its pair, by token and slot.
+void spread_rows(const Pairs& pairs, const ConstTensorView& y, const TensorView& rows) {
+  const int64_t n = y.dim(1), item = item_bytes(y.dtype);
+  DSV4_CHECK(rows.dtype == y.dtype, "rows: {} of {}", to_string(rows), to_string(y));
+  for (int64_t p = 0; p < y.dim(0); ++p)
+    std::memcpy(rows.data + pairs.row[static_cast<size_t>(p)] * rows.row_stride() * item,
+                y.data + p * n * item, static_cast<size_t>(n * item));
+}
+
+// Likewise. t: its tokens
+void output_of(const Context& context, const ExpertsOutputArgs& args, int64_t t,
+               const int32_t* rows) {
+  const Pairs pairs = own_pairs(args.stack, args.experts, t);
   std::vector<int32_t> row_of, in_order(pairs.row.size());  // rows of h; of what is quantized
   for (const int32_t row : pairs.row) row_of.push_back(rows[row]);
   std::iota(in_order.begin(), in_order.end(), 0);
-  const Buffer y(activation_dtype(context), {std::ssize(pairs.token), args.acc.dim(1)});
+  const Buffer y(activation_dtype(context), {std::ssize(pairs.token), args.out().dim(1)});
   Buffer quantized;  // [pairs, I] f32
   std::vector<gemm::cpu::GemmJob> jobs;
   for_each_chosen(pairs, [&](size_t e) {
@@ -105,7 +121,8 @@ void output_of(const Context& context, const ExpertsOutputArgs& args, const int3
                     .gather = (q8 ? in_order : row_of).data() + pairs.first[e]});
   });
   gemm::cpu::run_gemms(jobs);
-  add_in_order(pairs, 0, y, args.acc);
+  args.rows.empty() ? add_in_order(pairs, int64_t{0}, y, args.acc)
+                    : spread_rows(pairs, y, args.rows);
 }
 
 const char* reject_images(const ExpertStack& stack) {
@@ -144,10 +161,10 @@ const char* reject(const Context&, const ExpertsHiddenArgs& args) {
 }
 
 void run(const Context& context, const ExpertsHiddenArgs& args) {
-  check_ids(args.experts, args.stack.size());
+  check_ids(args.experts, args.stack.num_ids());
   if (args.hidden.numel() == 0) return;
   const int64_t t = args.x.dim(0), k = args.hidden.dim(0) / t;
-  const std::vector<int32_t> rows = rows_of_call(args.experts, t, args.stack.size());
+  const std::vector<int32_t> rows = rows_of_call(args.experts, t, args.stack.num_ids());
   for_each_chunk(t, [&](int64_t begin, int64_t end) {
     ExpertsHiddenArgs part = args;
     part.x = args.x.slice(0, begin, end);
@@ -164,30 +181,55 @@ namespace dsv4::experts_output_kernel::cpu {
 using namespace experts_kernel;  // NOLINT: the two halves share them
 
 HostBytes host_bytes(const ExpertsOutputArgs& args) {
-  const int64_t inner = args.hidden.dim(1), pairs = pairs_in_flight(args.experts, args.acc.dim(0));
+  const int64_t inner = args.hidden.dim(1), pairs = pairs_in_flight(args.experts, args.tokens());
   HostBytes bytes = gemm::cpu::gemm_bytes(pairs, inner);
-  bytes.shared += pairs * (inner + args.acc.dim(1)) * static_cast<int64_t>(sizeof(float)) +
+  bytes.shared += pairs * (inner + args.out().dim(1)) * static_cast<int64_t>(sizeof(float)) +
                   40 * pairs + rows_bytes(args.hidden.dim(0));
   return bytes;
 }
 
-const char* reject(const Context&, const ExpertsOutputArgs& args) {
+const char* reject(const Context& context, const ExpertsOutputArgs& args) {
+  if (!args.rows.empty() && args.rows.dtype != activation_dtype(context))
+    return "rows of another dtype";
   return reject_images(args.stack);
 }
 
 void run(const Context& context, const ExpertsOutputArgs& args) {
-  check_ids(args.experts, args.stack.size());
-  if (args.acc.numel() == 0) return;
-  if (!args.add) fill_zero(args.acc);
-  const int64_t t = args.acc.dim(0), k = args.hidden.dim(0) / t;
-  const std::vector<int32_t> rows = rows_of_call(args.experts, t, args.stack.size());
+  check_ids(args.experts, args.stack.num_ids());
+  if (args.out().numel() == 0) return;
+  const bool sums = args.rows.empty();
+  if (sums && !args.add) fill_zero(args.acc);
+  const int64_t t = args.tokens(), k = args.hidden.dim(0) / t;
+  const std::vector<int32_t> rows = rows_of_call(args.experts, t, args.stack.num_ids());
   for_each_chunk(t, [&](int64_t begin, int64_t end) {
     ExpertsOutputArgs part = args;
     part.experts = ids_of(args.experts, begin, end);
-    part.acc = args.acc.slice(0, begin, end);
-    output_of(context, part, rows.data() + begin * k);
+    if (sums) part.acc = args.acc.slice(0, begin, end);
+    if (!sums) part.rows = args.rows.slice(0, begin * k, end * k);
+    output_of(context, part, end - begin, rows.data() + begin * k);
   });
-  add_addend(args.addend, args.acc);
+  if (sums) add_addend(args.addend, args.acc);
 }
 
 }  // namespace dsv4::experts_output_kernel::cpu
+
+namespace dsv4::experts_sum_kernel::cpu {
+
+using namespace experts_kernel;  // NOLINT: it goes on where a half ends
+
+HostBytes host_bytes(const ExpertsSumArgs& args) {
+  return {.shared = 3 * args.rows.dim(0) * static_cast<int64_t>(sizeof(int32_t)) +
+                    args.num_experts * int64_t{2 * sizeof(int64_t)},
+          .per_thread = args.acc.dim(1) * static_cast<int64_t>(sizeof(float))};
+}
+
+void run(const Context&, const ExpertsSumArgs& args) {
+  check_ids(args.experts, args.num_experts);
+  if (args.acc.numel() == 0) return;
+  if (!args.add) fill_zero(args.acc);
+  const Pairs pairs = make_pairs(args.experts, args.acc.dim(0), args.num_experts);
+  add_in_order(pairs, pairs.row.data(), args.rows, args.acc);
+  add_addend(args.addend, args.acc);
+}
+
+}  // namespace dsv4::experts_sum_kernel::cpu

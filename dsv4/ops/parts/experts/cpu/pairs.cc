@@ -22,7 +22,7 @@ constexpr int64_t kCombineColumns = 256;
 
 }  // namespace
 
-Pairs make_pairs(const ConstTensorView& ids, int64_t t, int64_t num_experts) {
+Pairs make_pairs(const ConstTensorView& ids, int64_t t, int64_t num_experts, int64_t first_id) {
   Pairs pairs{.first = std::vector<int64_t>(static_cast<size_t>(num_experts) + 1)};
   if (ids.empty()) {
     pairs.first[1] = t;
@@ -32,21 +32,25 @@ Pairs make_pairs(const ConstTensorView& ids, int64_t t, int64_t num_experts) {
     return pairs;
   }
   const int64_t k = ids.dim(1);
-  for (int64_t i = 0; i < t; ++i) {
-    for (int64_t j = 0; j < k; ++j) ++pairs.first[static_cast<size_t>(ids.row<int32_t>(i)[j]) + 1];
-  }
+  // use(expert, i, j) for the pairs of these experts, by token and slot
+  const auto for_each_pair = [&](const auto& use) {
+    for (int64_t i = 0; i < t; ++i) {
+      for (int64_t j = 0; j < k; ++j) {
+        const int64_t e = ids.row<int32_t>(i)[j] - first_id;
+        if (0 <= e && e < num_experts) use(static_cast<size_t>(e), i, j);
+      }
+    }
+  };
+  for_each_pair([&](size_t e, int64_t, int64_t) { ++pairs.first[e + 1]; });
   for (size_t e = 1; e < pairs.first.size(); ++e) pairs.first[e] += pairs.first[e - 1];
   std::vector<int64_t> next = pairs.first;
-  pairs.token.resize(static_cast<size_t>(t * k));
-  pairs.row.resize(static_cast<size_t>(t * k));
-  for (int64_t i = 0; i < t; ++i) {
-    for (int64_t j = 0; j < k; ++j) {
-      const auto e = static_cast<size_t>(ids.row<int32_t>(i)[j]);
-      const auto pair = static_cast<size_t>(next[e]++);
-      pairs.token[pair] = static_cast<int32_t>(i);
-      pairs.row[pair] = static_cast<int32_t>(i * k + j);
-    }
-  }
+  pairs.token.resize(static_cast<size_t>(pairs.first.back()));
+  pairs.row.resize(static_cast<size_t>(pairs.first.back()));
+  for_each_pair([&](size_t e, int64_t i, int64_t j) {
+    const auto pair = static_cast<size_t>(next[e]++);
+    pairs.token[pair] = static_cast<int32_t>(i);
+    pairs.row[pair] = static_cast<int32_t>(i * k + j);
+  });
   return pairs;
 }
 
@@ -107,20 +111,35 @@ void GatedPairs::run() const {
   }
 }
 
-// Every thread adds its columns in the order of the pairs.
-void add_in_order(const Pairs& pairs, int64_t base, const ConstTensorView& y,
-                  const TensorView& acc) {
+namespace {
+
+// Every thread adds its columns in the order of the pairs [base, base + n). row(p): that of pair p
+template <class Row>
+void add_pairs(const Pairs& pairs, int64_t base, int64_t n, const ConstTensorView& y,
+               const TensorView& acc, const Row& row) {
   const int64_t d = y.dim(1);
-#pragma omp parallel for if (dsv4::cpu::worth_sharing(2 * y.numel()))
+#pragma omp parallel for if (dsv4::cpu::worth_sharing(2 * n * d))
   for (int64_t c = 0; c < d; c += kCombineColumns) {
-    std::array<float, kCombineColumns> row;
+    std::array<float, kCombineColumns> values;
     const int64_t count = std::min(kCombineColumns, d - c);
-    for (int64_t p = 0; p < y.dim(0); ++p) {
-      dsv4::cpu::load(y, p * d + c, count, row.data());
-      dsv4::cpu::axpy(1.f, row.data(),
-                      acc.row<float>(pairs.token[static_cast<size_t>(base + p)]) + c, count);
+    for (int64_t p = base; p < base + n; ++p) {
+      dsv4::cpu::load(y, row(p) * y.row_stride() + c, count, values.data());
+      dsv4::cpu::axpy(1.f, values.data(), acc.row<float>(pairs.token[static_cast<size_t>(p)]) + c,
+                      count);
     }
   }
+}
+
+}  // namespace
+
+void add_in_order(const Pairs& pairs, int64_t base, const ConstTensorView& y,
+                  const TensorView& acc) {
+  add_pairs(pairs, base, y.dim(0), y, acc, [&](int64_t p) { return p - base; });
+}
+
+void add_in_order(const Pairs& pairs, const int32_t* rows, const ConstTensorView& y,
+                  const TensorView& acc) {
+  add_pairs(pairs, 0, std::ssize(pairs.token), y, acc, [&](int64_t p) { return int64_t{rows[p]}; });
 }
 
 void add_addend(const ConstTensorView& addend, const TensorView& acc) {

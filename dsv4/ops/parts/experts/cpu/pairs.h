@@ -20,8 +20,9 @@ struct Pairs {
   std::vector<int32_t> row;    // [pairs]: token * k + slot
 };
 
-// ids: [t, k] I32; empty: all of t tokens go to the only expert.
-Pairs make_pairs(const ConstTensorView& ids, int64_t t, int64_t num_experts);
+// ids: [t, k] I32; empty: all of t tokens go to the only expert. Pairs of other ids than
+// [first_id, first_id + num_experts) are left out; expert i has the id first_id + i.
+Pairs make_pairs(const ConstTensorView& ids, int64_t t, int64_t num_experts, int64_t first_id = 0);
 
 // Throws unless every id is in [0, num_experts). Call before anything is written.
 void check_ids(const ConstTensorView& ids, int64_t num_experts);
@@ -49,6 +50,9 @@ struct GatedPairs {
 
 // acc[token of pair] += y[pair - base], in the order of the pairs. y: [n, d] f32|bf16, contiguous
 void add_in_order(const Pairs& pairs, int64_t base, const ConstTensorView& y,
+                  const TensorView& acc);
+// acc[token of pair] += y[rows[pair]], in that order.
+void add_in_order(const Pairs& pairs, const int32_t* rows, const ConstTensorView& y,
                   const TensorView& acc);
 
 // acc += addend, if it is not empty. addend: [t, d] f32|bf16

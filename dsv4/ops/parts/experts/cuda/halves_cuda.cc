@@ -1,6 +1,6 @@
 // The implementations cuda and parts of halves.h. cuda, for experts as stored in files, in f32
 // arithmetic: plan, Q8, products of gemm/cuda/grouped.h, SwiGLU or the sum over the experts of a
-// token. parts, for a shared expert: products of linear.h.
+// token. parts, for a shared expert: products of linear.h. And the sum alone.
 
 #include <vector>
 
@@ -111,11 +111,13 @@ namespace experts_output_kernel::cuda {
 
 const char* reject(const Context& context, const ExpertsOutputArgs& args) {
   if (const char* why = reject_stack(args.stack, args.experts)) return why;
+  if (!args.rows.empty() && args.rows.dtype != activation_dtype(context))
+    return "rows of another dtype";
   return reject_mixed(context, args.stack, &ExpertWeights::w2, &ExpertWeights::w2);
 }
 
 void run(const Context& context, const ExpertsOutputArgs& args) {
-  const int64_t pairs = args.hidden.dim(0), n = args.acc.dim(1);
+  const int64_t pairs = args.hidden.dim(0), n = args.out().dim(1);
   if (pairs == 0) return;
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
@@ -123,12 +125,21 @@ void run(const Context& context, const ExpertsOutputArgs& args) {
   const TensorView y = scratch.take(activation_dtype(context), {pairs, n});
   const ConstTensorView rows = quantized(context, args.hidden, args.stack.file()[0].w2);
   const ExpertPlan plan = make_expert_plan(device,
-                                           {.x = args.acc,
+                                           {.x = args.experts,
                                             .stack = args.stack,
                                             .experts = args.experts,
                                             .weights = any_weights(args.experts)},
                                            1, {});
   multiply(context, rows, nullptr, args.stack, &ExpertWeights::w2, plan, y);
+  if (!args.rows.empty()) {
+    const int64_t first = args.stack.first_id();
+    return experts_spread(device, {.y = y,
+                                   .pair_of = plan.pair_of,
+                                   .ids = args.experts,
+                                   .first = first,
+                                   .end = first + args.stack.size(),
+                                   .rows = args.rows});
+  }
   experts_combine(device, {.y = y,
                            .pair_of = plan.pair_of,
                            .slots = args.experts.dim(1),
@@ -138,6 +149,21 @@ void run(const Context& context, const ExpertsOutputArgs& args) {
 }
 
 }  // namespace experts_output_kernel::cuda
+
+namespace experts_sum_kernel::cuda {
+
+void run(const Context& context, const ExpertsSumArgs& args) {
+  if (args.acc.dim(0) == 0) return;
+  experts_combine(*context.device, {.y = args.rows,
+                                    .ids = args.experts,
+                                    .num_ids = args.num_experts,
+                                    .slots = args.experts.dim(1),
+                                    .add = args.add,
+                                    .addend = args.addend,
+                                    .acc = args.acc});
+}
+
+}  // namespace experts_sum_kernel::cuda
 
 namespace experts_hidden_kernel::parts {
 
@@ -166,8 +192,8 @@ void run(const Context& context, const ExpertsHiddenArgs& args) {
 namespace experts_output_kernel::parts {
 
 const char* reject(const Context&, const ExpertsOutputArgs& args) {
-  return !args.experts.empty() || args.stack.empty() || args.stack.is_image()
-             ? "for the shared expert"
+  return !args.experts.empty() || !args.rows.empty() || args.stack.empty() || args.stack.is_image()
+             ? "for the sum of the shared expert"
              : nullptr;
 }
 

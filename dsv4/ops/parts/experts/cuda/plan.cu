@@ -17,10 +17,11 @@ struct Pairs {
   const float* weights;
   int64_t id_stride, weight_stride;
   int count, slots;  // count = tokens * slots
+  int first_id;      // of expert 0 of the plan
 
   __device__ int expert(int pair) const {
-    if (id_stride == slots) return ids[pair];
-    return ids[pair / slots * id_stride + pair % slots];
+    if (id_stride == slots) return ids[pair] - first_id;
+    return ids[pair / slots * id_stride + pair % slots] - first_id;
   }
   __device__ float weight(int pair) const {
     return weights[pair / slots * weight_stride + pair % slots];
@@ -131,7 +132,8 @@ ExpertPlan make_expert_plan(Device& device, const ExpertsArgs& args, int tile_m,
                  .id_stride = args.experts.row_stride(),
                  .weight_stride = args.weights.row_stride(),
                  .count = static_cast<int>(pairs),
-                 .slots = static_cast<int>(slots)};
+                 .slots = static_cast<int>(slots),
+                 .first_id = static_cast<int>(args.stack.first_id())};
   const bool one_cta = pairs <= kOneCtaPairs;
   launch(device, "experts_place", place_kernel,
          {.grid = pairs == 0 ? 0

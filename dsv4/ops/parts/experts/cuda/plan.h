@@ -2,7 +2,8 @@
 //
 // A pair is one slot of a token: one of the experts that the token chose. Pairs are ordered by
 // expert, then token, then slot, so the order does not depend on scheduling. A tile is at most
-// tile_m pairs of one expert; the number of tiles is known on the device only.
+// tile_m pairs of one expert; the number of tiles is known on the device only. Of a stack that is
+// part of a layer, pairs of other experts have their places in the order and nothing else.
 
 #pragma once
 

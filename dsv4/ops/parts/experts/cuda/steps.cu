@@ -100,21 +100,47 @@ __global__ void __launch_bounds__(kThreads)
   if (at % gemm::kRuns == 0) scales[at / gemm::kRuns] = q.scale;
 }
 
+// The pairs of a token (CombineStep).
+struct PairsOfToken {
+  const int32_t *pair_of, *ids;
+  int64_t id_stride;
+  int slots, num_ids;
+
+  // The pair of slot i of token t, and how many of the token's pairs come before it.
+  __device__ int pair(int64_t t, int i) const {
+    if (ids != nullptr) return static_cast<int>(t) * slots + i;
+    return pair_of == nullptr ? static_cast<int>(t) : pair_of[t * slots + i];
+  }
+  __device__ int rank(int64_t t, int i) const {
+    int rank = 0;
+    if (ids != nullptr) {
+      const int own = id(t, i);
+      for (int j = 0; j < slots; ++j) rank += id(t, j) < own || (id(t, j) == own && j < i);
+    } else if (pair_of != nullptr) {  // pairs are distinct numbers
+      for (int j = 0; j < slots; ++j) rank += pair(t, j) < pair(t, i);
+    }
+    return rank;
+  }
+
+ private:
+  __device__ int id(int64_t t, int i) const {
+    const int given = ids[t * id_stride + i];
+    return given >= 0 && given < num_ids ? given : 0;
+  }
+};
+
 // Each thread combines kRun columns of a token. shared: the token's pairs, sorted
 template <int kRun, class Y, class Addend>
 __global__ void __launch_bounds__(kThreads)
-    combine_kernel(const Y* y, int64_t y_stride, const int32_t* pair_of, int slots, bool add,
+    combine_kernel(const Y* y, int64_t y_stride, PairsOfToken of_token, bool add,
                    const Addend* addend, int64_t addend_stride, float* acc, int64_t acc_stride,
                    int d) {
   ptx::pdl_start();
   extern __shared__ int32_t pairs[];
   const int64_t t = blockIdx.x;
-  for (int i = threadIdx.x; i < slots; i += kThreads) {
-    const int pair = pair_of == nullptr ? static_cast<int>(t) : pair_of[t * slots + i];
-    int rank = 0;  // pairs are distinct numbers
-    for (int j = 0; j < slots && pair_of != nullptr; ++j) rank += pair_of[t * slots + j] < pair;
-    pairs[rank] = pair;
-  }
+  const int slots = of_token.slots;
+  for (int i = threadIdx.x; i < slots; i += kThreads)
+    pairs[of_token.rank(t, i)] = of_token.pair(t, i);
   __syncthreads();
   const int c = (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kRun;
   if (c >= d) return;
@@ -135,16 +161,35 @@ __global__ void __launch_bounds__(kThreads)
 template <int kRun, class Y, class Addend>
 void launch_combine(Device& device, const CombineStep& step) {
   const int64_t d = step.acc.dim(1);
-  const bool more = !step.addend.empty();
+  const bool more = !step.addend.empty(), by_ids = !step.ids.empty();
+  const PairsOfToken of_token{.pair_of = step.pair_of,
+                              .ids = by_ids ? step.ids.as<int32_t>() : nullptr,
+                              .id_stride = by_ids ? step.ids.row_stride() : 0,
+                              .slots = static_cast<int>(step.slots),
+                              .num_ids = static_cast<int>(step.num_ids)};
   launch(device, "experts_combine", combine_kernel<kRun, Y, Addend>,
          {.grid = step.acc.dim(0),
           .block = kThreads,
           .grid_y = ceil_div(d, kThreads * kRun),
           .shared = step.slots * static_cast<int64_t>(sizeof(int32_t)),
           .pdl = true},
-         step.y.as<Y>(), step.y.row_stride(), step.pair_of, step.slots, step.add,
+         step.y.as<Y>(), step.y.row_stride(), of_token, step.add,
          more ? step.addend.as<Addend>() : nullptr, more ? step.addend.row_stride() : 0,
          step.acc.as<float>(), step.acc.row_stride(), d);
+}
+
+// grid: a row of `rows` along x
+template <class Y>
+__global__ void __launch_bounds__(kThreads)
+    spread_kernel(const Y* y, int64_t y_stride, const int32_t* pair_of, const int32_t* ids,
+                  int64_t id_stride, int slots, int64_t first, int64_t end, Y* rows,
+                  int64_t row_stride, int n) {
+  ptx::pdl_start();
+  const int64_t i = blockIdx.x;
+  const int32_t id = ids[i / slots * id_stride + i % slots];
+  const int c = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  if (id < first || id >= end || c >= n) return;
+  rows[i * row_stride + c] = y[pair_of[i] * y_stride + c];
 }
 
 }  // namespace
@@ -180,6 +225,20 @@ void experts_swiglu_q8(Device& device, const SwigluQ8Step& step) {
          {.grid = ceil_div(runs, kThreads), .block = kThreads, .pdl = true},
          step.gate_up.as<bf16>(), runs, Divisor(row_runs), step.limit > 0 ? step.limit : HUGE_VALF,
          step.codes.as<uint8_t>(), step.scales.as<uint8_t>());
+}
+
+void experts_spread(Device& device, const SpreadStep& step) {
+  with_float_type(step.y.dtype, [&](auto element) {
+    using Y = decltype(element);
+    launch(device, "experts_spread", spread_kernel<Y>,
+           {.grid = step.rows.dim(0),
+            .block = kThreads,
+            .grid_y = ceil_div(step.rows.dim(1), kThreads),
+            .pdl = true},
+           step.y.as<Y>(), step.y.row_stride(), step.pair_of, step.ids.as<int32_t>(),
+           step.ids.row_stride(), step.ids.dim(1), step.first, step.end, step.rows.as<Y>(),
+           step.rows.row_stride(), step.rows.dim(1));
+  });
 }
 
 void experts_combine(Device& device, const CombineStep& step) {

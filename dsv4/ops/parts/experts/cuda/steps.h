@@ -35,6 +35,10 @@ void experts_swiglu_q8(Device& device, const SwigluQ8Step& step);
 struct CombineStep {
   ConstTensorView y;                 // [pairs, d] f32|bf16
   const int32_t* pair_of = nullptr;  // [t, slots] the pair of each slot; null: token t has pair t
+  // Instead of it: pair t * slots + i of token t, in the order of ids [t, slots] I32 in
+  // [0, num_ids), where other numbers stand for 0.
+  ConstTensorView ids{};
+  int64_t num_ids = 0;
   int64_t slots = 1;
   bool add = true;
   ConstTensorView addend{};  // [t, d] f32|bf16; empty: nothing
@@ -42,5 +46,15 @@ struct CombineStep {
 };
 // Adds a token's pairs in ascending order, which is ascending expert, then slot; then the addend.
 void experts_combine(Device& device, const CombineStep& step);
+
+// rows[i] = y[pair_of[i]] where ids[i] is in [first, end).
+struct SpreadStep {
+  ConstTensorView y;       // [pairs, n] f32|bf16
+  const int32_t* pair_of;  // [t, k]
+  ConstTensorView ids;     // [t, k] I32
+  int64_t first, end;
+  TensorView rows;  // [t * k, n], of the dtype of y
+};
+void experts_spread(Device& device, const SpreadStep& step);
 
 }  // namespace dsv4

@@ -41,7 +41,7 @@ constexpr int64_t kMostPairs = 8;
 
 bool prefers_grouped(const Context& context, int64_t pairs, const ExpertStack& stack) {
   const bool free_choice = context.force_impl.empty() && !context.need_batch_invariant;
-  return free_choice && pairs > kMostPairs * stack.size();
+  return free_choice && pairs > kMostPairs * stack.num_ids();
 }
 
 }  // namespace
@@ -136,6 +136,7 @@ const char* reject_half(const Context& context, const ExpertsHiddenArgs& args) {
 }
 
 const char* reject_half(const Context& context, const ExpertsOutputArgs& args) {
+  if (!args.rows.empty() && args.rows.dtype != DType::kBF16) return "rows that are not bf16";
   return reject_half_of(context, args.stack, args.experts, args.hidden,
                         experts_output_kernel::sm90_grouped::reject(context, args));
 }
@@ -158,6 +159,7 @@ void run_output(const Context& context, const ExpertsOutputArgs& args, const Ker
       make_output_call(args, device.info().num_sms, kernels.reader, device.workspace());
   if (call.needs_list()) launch_list(device, call.choices, call.lists);
   kernels.down[static_cast<size_t>(args.stack.images().down.kind())](device, call.product);
+  if (!args.rows.empty()) return;
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.pair_of,
                            .slots = args.experts.dim(1),

@@ -18,7 +18,7 @@ struct Call {
   Lists lists;
   RowsParams rows;
   grouped::Params products;
-  TensorView y;  // [slots, d] bf16
+  TensorView y;  // [slots, d] bf16; or [t * k, d] by token and slot
 
   grouped::Params of_turn(int turn) const {
     grouped::Params p = products;
@@ -71,7 +71,8 @@ inline Lists take_lists(const Choices& choices, int64_t experts, Scratch& scratc
           .done = ints(tiles),
           .slot_of = ints(pairs),
           .tile_of = ints(pairs),
-          .first_pair = nullptr};
+          .first_pair = nullptr,
+          .pair_at = nullptr};
 }
 
 // Rows of x for `product`, whose x, factors and slot_bytes are set. slots: of all tiles
@@ -184,7 +185,7 @@ inline Lists take_half_lists(const Choices& choices, int64_t experts, Scratch& s
 // Gate and up; the kernel stores h where the caller wants it.
 inline Call make_hidden_call(const ExpertsHiddenArgs& args, bool folded, Scratch& scratch) {
   const ExpertImages& images = args.stack.images();
-  const int64_t experts = args.stack.size();
+  const int64_t experts = args.stack.num_ids();
   Call call{.choices = choices_of(args.stack, args.experts, args.weights)};
   const int64_t all = max_slots(call.choices.pairs, experts);
   call.lists = take_half_lists(call.choices, experts, scratch);
@@ -209,7 +210,7 @@ inline Call make_hidden_call(const ExpertsHiddenArgs& args, bool folded, Scratch
 // differ only where one of the two is not exact.
 inline Call make_output_call(const ExpertsOutputArgs& args, bool folded, Scratch& scratch) {
   const ExpertImages& images = args.stack.images();
-  const int64_t experts = args.stack.size();
+  const int64_t experts = args.stack.num_ids();
   Call call{.choices = choices_of(args.stack, args.experts, {})};
   const int64_t all = max_slots(call.choices.pairs, experts);
   call.lists = take_half_lists(call.choices, experts, scratch);
@@ -217,11 +218,17 @@ inline Call make_output_call(const ExpertsOutputArgs& args, bool folded, Scratch
   const grouped::XForm form = form_of(images.down, folded);
   down.slot_bytes = grouped::row_bytes(form, down.chunks);
   call.rows = take_rows(args.hidden, down, form, call.lists, all, scratch);
-  const int64_t y_stride = images.down.num_strips() * gemm::kUnitRows;
-  call.y = scratch.take(DType::kBF16, {all, y_stride}).slice(1, 0, args.acc.dim(1));
   call.products = products_of(call.lists, images);
   call.products.down = down, call.products.has_down = true;
-  call.products.y = call.y.as<bf16>(), call.products.y_stride = y_stride;
+  if (args.rows.empty()) {
+    const int64_t y_stride = images.down.num_strips() * gemm::kUnitRows;
+    call.y = scratch.take(DType::kBF16, {all, y_stride}).slice(1, 0, args.acc.dim(1));
+  } else {
+    call.y = args.rows;
+    call.lists.pair_at = scratch.take(DType::kI32, {all}).as<int32_t>();
+    call.products.y_row = call.lists.pair_at;
+  }
+  call.products.y = call.y.as<bf16>(), call.products.y_stride = call.y.row_stride();
   return call;
 }
 

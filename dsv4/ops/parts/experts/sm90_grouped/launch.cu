@@ -94,6 +94,7 @@ void run_with(const Context& context, const ExpertsOutputArgs& args, bool folded
   const ExpertImages& images = args.stack.images();
   launch_rows(device, call, args.hidden.dim(0));
   launch_of(images.down, images.down_codebook, folded)(device, call.products);
+  if (!args.rows.empty()) return;
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.slot_of,
                            .slots = args.experts.dim(1),
@@ -119,6 +120,10 @@ const char* reject_half(const Context& context, const ExpertsHiddenArgs& args) {
 
 const char* reject_half(const Context& context, const ExpertsOutputArgs& args) {
   if (const char* why = reject_stack(context, args.stack, args.experts)) return why;
+  const TensorView& y = args.rows;
+  if (!y.empty() && (y.dtype != DType::kBF16 || y.dim(1) % 8 != 0 || y.row_stride() % 8 != 0 ||
+                     reinterpret_cast<uintptr_t>(y.data) % 16 != 0))
+    return "rows that are not bf16 in aligned eights";
   return reject_columns(args.hidden);
 }
 

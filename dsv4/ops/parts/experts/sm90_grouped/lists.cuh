@@ -5,7 +5,8 @@
 //   place   every CTA adds the counts of all CTAs, divides the pairs of each expert into tiles of
 //           almost equal size, and gives its own pairs their slots; the first CTA stores the tiles
 //
-// Slots are in order of expert, then token, then slot of the token.
+// Slots are in order of expert, then token, then slot of the token. Pairs of experts that are not
+// the call's own have none.
 
 #pragma once
 
@@ -29,8 +30,9 @@ struct Lists {
   int32_t* class_first;
   int turns;
   int32_t* done;               // [max_tiles] 0 of each tile (gemm::grouped::Params)
-  int32_t *slot_of, *tile_of;  // [t, k] of each pair
+  int32_t *slot_of, *tile_of;  // [t, k] of each pair; -1: none
   int32_t* first_pair;         // [max_tiles] pairs before each tile in order of expert; or null
+  int32_t* pair_at;            // [max_slots()] the pair of each slot that has one; or null
 };
 
 // The tiles of an expert with `pairs` pairs.
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kListThreads)
     if (c < cta) before += count;
     all += count;
   }
-  const Split split(all);
+  const Split split(in.is_own(e) ? all : 0);
   const int slots = split.tiles * split.columns, slots_through = warp_sum_through(slots);
   const int pairs_through = warp_sum_through(all);
   if (e % kWarp == kWarp - 1)
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kListThreads)
   if (cta == 0) {
     for (int i = 0; i < split.tiles; ++i) {
       const int done = i * split.pairs;
-      out.tiles[first_tile + i] = {.expert = e,
+      out.tiles[first_tile + i] = {.expert = e - in.own_begin,
                                    .first_slot = first_slot + i * split.columns,
                                    .pairs = min(split.pairs, all - done),
                                    .columns = split.columns};
@@ -139,13 +141,19 @@ __global__ void __launch_bounds__(kListThreads)
   gemm::experts::sum_counts<true>(in, first, shared.round);
   __syncthreads();
   if (own.expert < 0) return;
+  if (!in.is_own(own.expert)) {
+    out.slot_of[own.index] = out.tile_of[own.index] = -1;
+    return;
+  }
   const int rank = shared.before[own.expert] +
                    shared.round.counts[threadIdx.x / kWarp][own.expert] + own.before();
   const int pairs = shared.pairs[own.expert], tile = rank / pairs;
   const int columns = (pairs + gemm::grouped::kColumnStep - 1) / gemm::grouped::kColumnStep *
                       gemm::grouped::kColumnStep;
-  out.slot_of[own.index] = shared.first_slot[own.expert] + tile * columns + rank - tile * pairs;
+  const int slot = shared.first_slot[own.expert] + tile * columns + rank - tile * pairs;
+  out.slot_of[own.index] = slot;
   out.tile_of[own.index] = shared.first_tile[own.expert] + tile;
+  if (out.pair_at != nullptr) out.pair_at[slot] = own.index;
 }
 
 }  // namespace dsv4::experts_kernel::sm90_grouped

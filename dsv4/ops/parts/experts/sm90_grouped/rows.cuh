@@ -1,6 +1,6 @@
 // Rows of x for the grouped kernel: Q8 of a token, in the layout of its tiles, once for each of its
 // pairs; or Q8 of h of each pair, whose rows are in the order of the experts (halves.h). Columns
-// past the end are zeros.
+// past the end are zeros. Pairs without a slot are left out.
 //
 //   bf16   x' = code * 2^s_group, exact
 //   e4m3   x' = code, and 2^s_group is a factor of the column in the step of the group
@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
   ptx::pdl_start();
   __shared__ int warp_largest[kRowThreads / kWarp];
   const int64_t t = blockIdx.x;
+  if (p.first_pair != nullptr && p.slot_of[t] < 0) return;
   const bf16* const row = p.x + row_of(p, t) * p.x_stride;
   const int thread = static_cast<int>(threadIdx.x);
   const int vectors = p.chunks * gemm::kUnitColumns / kVector;
@@ -162,6 +163,7 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
 
   for (int k = 0; k < p.slots; ++k) {
     const int slot = p.slot_of[t * p.slots + k];
+    if (slot < 0) continue;
     const Tile tile = p.tiles[p.tile_of[t * p.slots + k]];
     std::byte* const rows = p.rows + tile.first_slot * p.slot_bytes;
 #pragma unroll
