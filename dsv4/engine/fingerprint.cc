@@ -71,8 +71,10 @@ std::string model_identity(const std::string& folder) {
 RankIdentity rank_identity(const std::string& program, const Model& model) {
   constexpr size_t kDigits = 16;
   const std::string& folder = model.checkpoint().folder();
+  const bool whole = model.spec().placement() == ExpertsPlacement::kWhole;
   return {.program = program,
-          .model = hex_digits(digest_of(model_identity(folder))).substr(0, kDigits),
+          .model = hex_digits(digest_of(model_identity(folder))).substr(0, kDigits) +
+                   (whole ? " with whole experts" : ""),
           .processor = processor(model)};
 }
 

@@ -20,7 +20,7 @@ namespace dsv4 {
 ModelShard::ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id, DrafterKind wanted)
     : spec_(std::move(spec)),
       id_(id),
-      weights_(load_weights(checkpoint(), config(), id, wanted)),
+      weights_(load_weights(checkpoint(), config(), id, wanted, spec_->placement())),
       rope_(make_rope_tables(config(), weights_.widened)) {
 }
 
@@ -28,8 +28,8 @@ ModelShard ModelShard::load(const std::string& folder, DrafterKind wanted) {
   return ModelShard(ModelSpec::load(folder), {}, wanted);
 }
 
-ModelShard ModelShard::load(const std::string& folder, int world) {
-  return of_ranks(ModelSpec::load(folder), world);
+ModelShard ModelShard::load(const std::string& folder, int world, ExpertsPlacement placement) {
+  return of_ranks(ModelSpec::load(folder, placement), world);
 }
 
 ModelShard ModelShard::of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world) {

@@ -31,7 +31,8 @@ class ModelShard {
   // A world of one: from a folder with config.json and safetensors,
   static ModelShard load(const std::string& folder, DrafterKind wanted = DrafterKind::kNone);
   // or rank 0 with the others of its world.
-  static ModelShard load(const std::string& folder, int world);
+  static ModelShard load(const std::string& folder, int world,
+                         ExpertsPlacement placement = ExpertsPlacement::kSliced);
   static ModelShard of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world);
   // A world of one without files (Checkpoint::blank)
   static ModelShard blank(const std::string& what, const ModelConfig& config,

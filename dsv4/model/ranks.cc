@@ -58,51 +58,108 @@ void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
   gather(step, y, columns, {"gather y of attention", step.layer});
 }
 
-void moe_of_ranks(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& boundary,
-                  const TensorView& acc) {
-  const Scratch::Scope scope(step.scratch);
-  const ModelConfig& m = step.config;
+namespace {
+
+// What both halves of a block see.
+struct Moe {
+  const Step& step;
+  const MoeWeights& weights;
+  TensorView chosen;       // [t, k] I32
+  TensorView h, shared_h;  // [t * k, I], [t, I of the shared expert]
+
+  Moe(const Step& s, const MoeWeights& w) : step(s), weights(w) {
+    const ModelConfig& m = s.config;
+    const int64_t t = s.num_tokens, k = m.experts_per_token;
+    chosen = s.scratch.take(DType::kI32, {t, k});
+    h = s.scratch.take(s.act, {t * k, m.expert_dim});
+    shared_h = s.scratch.take(s.act, {t, m.expert_dim * m.shared_experts});
+  }
+
+  // Router and first halves. hidden, shared_hidden: what this rank computes of h and shared_h
+  void run_hidden(const HcBoundaryArgs& boundary, const TensorView& hidden,
+                  const TensorView& shared_hidden) const {
+    const ModelConfig& m = step.config;
+    moe_hidden(step.context, {.x = boundary.x,
+                              .boundary = boundary,
+                              .ids = step.ids,
+                              .gate = weights.gate,
+                              .bias = weights.bias,
+                              .tid2eid = weights.tid2eid,
+                              .routed = weights.stack(),
+                              .shared = weights.shared,
+                              .route_scale = m.route_scale,
+                              .normalize = m.normalize_weights,
+                              .swiglu_limit = m.swiglu_limit,
+                              .chosen = chosen,
+                              .hidden = hidden,
+                              .shared_hidden = shared_hidden});
+  }
+
+  // y of the shared expert, which processes every token with weight 1: [t, rows of its w2]
+  TensorView shared_y() const {
+    const WeightView& w2 = weights.shared[0].w2;
+    const TensorView y = step.scratch.take(step.act, {step.num_tokens, w2.n});
+    const ProjectionScope codes(step.context);
+    Projection(step.context, shared_h).into(w2, y);
+    return y;
+  }
+};
+
+void moe_of_slices(const Moe& block, const HcBoundaryArgs& boundary, const TensorView& acc) {
+  const Step& step = block.step;
   const ShardId id = step.ranks->id();
-  const int64_t t = step.num_tokens, k = m.experts_per_token;
-  const int64_t inner = m.expert_dim, shared_inner = m.expert_dim * m.shared_experts;
-  const TensorView chosen = step.scratch.take(DType::kI32, {t, k});
-  const TensorView h = step.scratch.take(step.act, {t * k, inner});
-  const TensorView shared_h = step.scratch.take(step.act, {t, shared_inner});
-  const ColumnEnds ends = ends_of_blocks(step, inner);
-  const ColumnEnds shared_ends = ends_of_blocks(step, shared_inner);
-  moe_hidden(step.context, {.x = boundary.x,
-                            .boundary = boundary,
-                            .ids = step.ids,
-                            .gate = weights.gate,
-                            .bias = weights.bias,
-                            .tid2eid = weights.tid2eid,
-                            .routed = weights.stack(),
-                            .shared = weights.shared,
-                            .route_scale = m.route_scale,
-                            .normalize = m.normalize_weights,
-                            .swiglu_limit = m.swiglu_limit,
-                            .chosen = chosen,
-                            .hidden = columns_of(h, id, ends),
-                            .shared_hidden = columns_of(shared_h, id, shared_ends)});
-  const Gathered hidden[] = {{h, ends}, {shared_h, shared_ends}};
+  const ColumnEnds ends = ends_of_blocks(step, block.h.dim(1));
+  const ColumnEnds shared_ends = ends_of_blocks(step, block.shared_h.dim(1));
+  block.run_hidden(boundary, columns_of(block.h, id, ends),
+                   columns_of(block.shared_h, id, shared_ends));
+  const Gathered hidden[] = {{block.h, ends}, {block.shared_h, shared_ends}};
   step.ranks->gather(hidden, {"gather h", step.layer});
-  const ColumnEnds columns = ends_of_blocks(step, m.hidden_size);
+  const ColumnEnds columns = ends_of_blocks(step, step.config.hidden_size);
   const TensorView own = columns_of(acc, id, columns);
   if (own.dim(1) > 0) {
-    // The shared expert processes every token with weight 1.
-    const TensorView shared_y = step.scratch.take(step.act, {t, own.dim(1)});
-    {
-      const ProjectionScope codes(step.context);
-      Projection(step.context, shared_h).into(weights.shared[0].w2, shared_y);
-    }
-    experts_output(step.context, {.hidden = h,
-                                  .stack = weights.stack(),
-                                  .experts = chosen,
+    const TensorView shared_y = block.shared_y();
+    experts_output(step.context, {.hidden = block.h,
+                                  .stack = block.weights.stack(),
+                                  .experts = block.chosen,
                                   .acc = own,
                                   .add = false,
                                   .addend = shared_y});
   }
   gather(step, acc, columns, {"gather y of experts", step.layer});
+}
+
+// One exchange: rows of y of own experts, and columns of h of the shared one. Every rank sums all.
+void moe_of_whole_experts(const Moe& block, const HcBoundaryArgs& boundary, const TensorView& acc) {
+  const Step& step = block.step;
+  const ModelConfig& m = step.config;
+  const ShardId id = step.ranks->id();
+  const ExpertStack stack = block.weights.stack();
+  const int64_t pairs = block.h.dim(0);
+  const ColumnEnds shared_ends = ends_of_blocks(step, block.shared_h.dim(1));
+  const ColumnEnds ids = column_ends(id.world, m.num_experts, 1);
+  block.run_hidden(boundary, block.h, columns_of(block.shared_h, id, shared_ends));
+  const TensorView rows = step.scratch.take(step.act, {pairs, m.hidden_size});
+  if (!stack.empty())
+    experts_output(step.context,
+                   {.hidden = block.h, .stack = stack, .experts = block.chosen, .rows = rows});
+  const Gathered finished[] = {{rows, ids, block.chosen.reshape({pairs})},
+                               {block.shared_h, shared_ends}};
+  step.ranks->gather(finished, {"gather y of experts", step.layer});
+  experts_sum(step.context, {.rows = rows,
+                             .experts = block.chosen,
+                             .num_experts = m.num_experts,
+                             .acc = acc,
+                             .add = false,
+                             .addend = block.shared_y()});
+}
+
+}  // namespace
+
+void moe_of_ranks(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& boundary,
+                  const TensorView& acc) {
+  const Scratch::Scope scope(step.scratch);
+  const Moe block(step, weights);
+  weights.own ? moe_of_whole_experts(block, boundary, acc) : moe_of_slices(block, boundary, acc);
 }
 
 void head_of_ranks(const Step& step, const WeightView& head, const ConstTensorView& h,

@@ -6,6 +6,9 @@
 //   y           own columns            -> all columns         -> the next boundary
 //   h           own columns of every token and expert         -> own columns of w2 h
 //   y           own columns            -> all columns         -> the next boundary
+//     or, with whole experts (ExpertsPlacement),
+//   w2 h        rows of own experts    -> rows of all experts
+//   h           of the shared expert, own columns             -> y, all of it on every rank
 //   logits      own columns            -> all columns, on rank 0 alone
 //
 // Every value is computed by its owner with the op of a step on one rank, and copied. Router,

@@ -59,8 +59,8 @@ class WeightTable {
               {1, c_.hidden_size + r});
   }
   void matrix(WeightView& w, const std::string& at, std::string_view leaf, WeightPart part,
-              Stored stored, Cut cut, int64_t n, int64_t k) {
-    v_.matrix(w, {at + std::string(leaf), part, leaf, stored, cut}, n, k);
+              Stored stored, Cut cut, int64_t n, int64_t k, int64_t expert = -1) {
+    v_.matrix(w, {at + std::string(leaf), part, leaf, stored, cut, expert}, n, k);
   }
   void norm(ConstTensorView& view, const std::string& name, WeightPart part, int64_t width) {
     v_.floats(view, {name, part, {}, Stored::kBF16, kWhole}, {width});
@@ -134,21 +134,29 @@ class WeightTable {
       vector(w.bias, at + "gate.bias", kPart, {c_.num_experts});
     }
     w.routed.resize(static_cast<size_t>(c_.num_experts));
-    for (int64_t e = 0; e < c_.num_experts; ++e) {
-      expert(w.routed[static_cast<size_t>(e)], fmt::format("{}experts.{}.", at, e),
-             WeightPart::kExperts, Stored::kMxfp4, c_.expert_dim);
-    }
+    for (int64_t e = 0; e < c_.num_experts; ++e)
+      routed_expert(w.routed[static_cast<size_t>(e)], fmt::format("{}experts.{}.", at, e), e);
     w.shared.resize(1);
-    expert(w.shared[0], at + "shared_experts.", WeightPart::kSharedExperts, Stored::kFp8,
-           c_.expert_dim * c_.shared_experts);
+    shared_expert(w.shared[0], at + "shared_experts.");
   }
 
-  void expert(ExpertWeights& w, const std::string& at, WeightPart part, Stored stored,
-              int64_t width) {
-    const int64_t d = c_.hidden_size;
-    matrix(w.w1, at, "w1", part, stored, kByBlock, width, d);
-    matrix(w.w3, at, "w3", part, stored, kByBlock, width, d);
-    matrix(w.w2, at, "w2", part, stored, kByBlock, d, width);
+  void routed_expert(ExpertWeights& w, const std::string& at, int64_t e) {
+    constexpr auto kPart = WeightPart::kExperts;
+    constexpr Cut kCut{kByBlock.unit, Cut::IfWhole::kOfOwner};
+    const int64_t d = c_.hidden_size, width = c_.expert_dim;
+    matrix(w.w1, at, "w1", kPart, Stored::kMxfp4, kCut, width, d, e);
+    matrix(w.w3, at, "w3", kPart, Stored::kMxfp4, kCut, width, d, e);
+    matrix(w.w2, at, "w2", kPart, Stored::kMxfp4, kCut, d, width, e);
+  }
+
+  // Whole on every rank, w2 needs no exchange of its own after it.
+  void shared_expert(ExpertWeights& w, const std::string& at) {
+    constexpr auto kPart = WeightPart::kSharedExperts;
+    constexpr Cut kOfW2{kByBlock.unit, Cut::IfWhole::kEverywhere};
+    const int64_t d = c_.hidden_size, width = c_.expert_dim * c_.shared_experts;
+    matrix(w.w1, at, "w1", kPart, Stored::kFp8, kByBlock, width, d);
+    matrix(w.w3, at, "w3", kPart, Stored::kFp8, kByBlock, width, d);
+    matrix(w.w2, at, "w2", kPart, Stored::kFp8, kOfW2, d, width);
   }
 
   const ModelConfig& c_;

@@ -48,6 +48,9 @@ enum class Stored : uint8_t { kFp8, kMxfp4, kBF16, kF32, kI64 };
 // of `unit` rows, or whole on every rank (0).
 struct Cut {
   int64_t unit = 0;
+  // With ExpertsPlacement::kWhole: as above, or whole on the rank that has the expert, or whole on
+  // every rank.
+  enum class IfWhole : uint8_t { kSame, kOfOwner, kEverywhere } if_whole = IfWhole::kSame;
 };
 // Multiples of an FP8 scale block, which keep the resulting activation columns in whole Q8 groups.
 inline constexpr Cut kByBlock{kFp8BlockSize};
@@ -58,6 +61,7 @@ struct WeightSpec {
   std::string_view leaf{};  // static text; empty where the part has one matrix
   Stored stored = Stored::kBF16;
   Cut cut{};
+  int64_t expert = -1;  // of a routed one
 };
 
 // Called for every weight of the config.

@@ -20,20 +20,28 @@ int64_t stored_bytes(const Checkpoint& checkpoint) {
   return bytes;
 }
 
-// Points every view into the checkpoint, checks its shape and its numbers, and leaves the rows of
-// the rank.
+// Points every view into the checkpoint, checks its shape and its numbers, and leaves what the rank
+// owns.
 class Loader final : public WeightVisitor {
  public:
   Loader(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id,
-         std::deque<Buffer>& widened)
+         ExpertsPlacement placement, std::deque<Buffer>& widened)
       : checkpoint_(checkpoint),
         small_(stored_bytes(checkpoint) <= kSmallModelBytes),
         num_experts_(config.num_experts),
         id_(id),
+        whole_experts_(placement == ExpertsPlacement::kWhole && !id.whole()),
         widened_(widened) {}
 
   void matrix(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k) override {
-    weight = own_rows(spec, checkpoint_.weight(spec.name, n, k));
+    const WeightView stored = checkpoint_.weight(spec.name, n, k);
+    const bool of_owner = whole_experts_ && spec.cut.if_whole == Cut::IfWhole::kOfOwner;
+    if (of_owner && !has_expert(spec.expert)) {
+      weight = without_data(stored);
+      return;
+    }
+    const bool whole = whole_experts_ && spec.cut.if_whole != Cut::IfWhole::kSame;
+    weight = whole ? stored : own_rows(spec, stored);
     check_numbers(spec, weight);
   }
 
@@ -84,6 +92,17 @@ class Loader final : public WeightVisitor {
  private:
   static std::span<const int64_t> sizes(const TensorMeta& meta) {
     return {meta.shape.data(), static_cast<size_t>(meta.rank)};
+  }
+
+  bool has_expert(int64_t e) const {
+    const ShardId::Rows own = id_.rows(num_experts_, 1);
+    return own.begin <= e && e < own.end;
+  }
+
+  static WeightView without_data(WeightView weight) {
+    for (ConstTensorView* view : {&weight.data, &weight.scale, &weight.codebook})
+      view->data = nullptr;
+    return weight;
   }
 
   WeightView own_rows(const WeightSpec& spec, const WeightView& weight) const {
@@ -138,6 +157,7 @@ class Loader final : public WeightVisitor {
   const bool small_;  // every value is checked
   const int64_t num_experts_;
   const ShardId id_;
+  const bool whole_experts_;
   std::deque<Buffer>& widened_;
 };
 
@@ -199,7 +219,7 @@ std::string no_drafter(const Checkpoint& checkpoint, const ModelConfig& config, 
 }
 
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id,
-                          DrafterKind wanted) {
+                          DrafterKind wanted, ExpertsPlacement placement) {
   DSV4_CHECK(0 <= id.rank && id.rank < id.world, "rank {} of {}", id.rank, id.world);
   ModelWeights weights;
   if (wanted != DrafterKind::kNone) {
@@ -207,34 +227,57 @@ ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& confi
     if (!why.empty()) fail(ErrorCode::kBadInput, "{}", why);
     weights.drafter.emplace().kind = wanted;
   }
-  Loader loader(checkpoint, config, id, weights.widened);
+  Loader loader(checkpoint, config, id, placement, weights.widened);
   visit_weights(config, weights, loader);
+  if (placement == ExpertsPlacement::kWhole && !id.whole())
+    for (LayerWeights* layer : all_layers(weights)) layer->moe.own = id.rows(config.num_experts, 1);
   for (const std::string& tensor : checkpoint.unused()) {
     (tensor.rfind("mtp.", 0) == 0 ? weights.skipped : weights.unused).push_back(tensor);
   }
   return weights;
 }
 
+namespace {
+
+// Ranks with whole experts take the layout that one rank takes for all of them. Codebooks of others
+// are not read here.
+bool own_like_all(const MoeWeights& block) {
+  const ExpertWeights& first = block.own_experts().front();
+  const auto alike = [](const WeightView& a, const WeightView& b) {
+    return a.format == b.format && a.bits == b.bits;
+  };
+  return std::ranges::all_of(block.routed, [&](const ExpertWeights& expert) {
+    return alike(expert.w1, first.w1) && alike(expert.w3, first.w3) && alike(expert.w2, first.w2);
+  });
+}
+
+bool wants_images(const Context& context, const MoeWeights& block) {
+  const std::span<const ExpertWeights> own = block.own_experts();
+  return block.images.empty() && !own.empty() && own_like_all(block) &&
+         best_layout(context, own) == WeightLayout::kImage;
+}
+
+}  // namespace
+
 std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& weights) {
   std::vector<PackedExperts> packed;
   for (LayerWeights* layer : all_layers(weights)) {
     MoeWeights& block = layer->moe;
-    if (!block.images.empty() || best_layout(context, block.routed) == WeightLayout::kFile)
-      continue;
-    block.images = expert_images(block.routed);
-    const Buffer& scale2 =
-        weights.widened.emplace_back(Buffer(DType::kF32, {std::ssize(block.routed), 3}));
+    if (!wants_images(context, block)) continue;
+    const std::span<const ExpertWeights> own = block.own_experts();
+    block.images = expert_images(own);
+    const Buffer& scale2 = weights.widened.emplace_back(Buffer(DType::kF32, {std::ssize(own), 3}));
     float* factor = scale2.as<float>();
-    for (const ExpertWeights& expert : block.routed)
+    for (const ExpertWeights& expert : own)
       for (const WeightView* w : {&expert.w1, &expert.w3, &expert.w2}) *factor++ = w->scale2;
     block.images.scale2 = scale2;
     // Zeros until the images are there (engine/pack_experts.h).
     if (may_fold(block.images))
       block.images.exponents =
-          weights.widened.emplace_back(Buffer(DType::kI32, {std::ssize(block.routed), 3}));
-    block.images.gate_up_bytes.data = block.routed.front().w1.data.data;
-    block.images.down_bytes.data = block.routed.front().w2.data.data;
-    packed.push_back({.stored = block.routed, .images = block.images});
+          weights.widened.emplace_back(Buffer(DType::kI32, {std::ssize(own), 3}));
+    block.images.gate_up_bytes.data = own.front().w1.data.data;
+    block.images.down_bytes.data = own.front().w2.data.data;
+    packed.push_back({.stored = {own.begin(), own.end()}, .images = block.images});
     for (ExpertWeights& expert : block.routed) {
       for (WeightView* w : {&expert.w1, &expert.w3, &expert.w2})
         for (ConstTensorView* view : {&w->data, &w->scale, &w->codebook}) view->data = nullptr;

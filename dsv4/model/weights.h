@@ -30,14 +30,24 @@ struct MoeWeights {
   ConstTensorView bias;               // [E] f32, learned routing
   ConstTensorView tid2eid;            // [V, k] I64|I32, hash routing
   std::vector<ExpertWeights> routed;  // [E]
-  // Instead of `routed`, which then has shapes only (ModelShard::choose_layouts).
+  // Where ranks have whole experts: those of this rank. The others of `routed` have shapes only.
+  std::optional<ShardId::Rows> own;
+  // Instead of those of `routed`, which then have shapes only (ModelShard::choose_layouts).
   ExpertImages images;
   // Where images.places is given: what brings the experts that a step chose there. The step adds
   // its choices.
   ExpertsFetchArgs fetch;
   std::vector<ExpertWeights> shared;  // one entry of width shared_experts * I
 
-  ExpertStack stack() const { return images.empty() ? ExpertStack(routed) : ExpertStack(images); }
+  std::span<const ExpertWeights> own_experts() const {
+    const std::span<const ExpertWeights> all = routed;
+    if (!own) return all;
+    return all.subspan(static_cast<size_t>(own->begin), static_cast<size_t>(own->count()));
+  }
+  ExpertStack stack() const {
+    const ExpertStack stack = images.empty() ? ExpertStack(own_experts()) : ExpertStack(images);
+    return own ? stack.part_of(std::ssize(routed), own->begin) : stack;
+  }
 };
 
 struct LayerWeights {
@@ -97,9 +107,10 @@ void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
 // one.
 std::string no_drafter(const Checkpoint& checkpoint, const ModelConfig& config, DrafterKind kind);
 
-// The rows that the rank owns of every weight; those of the drafter where it is wanted. Throws
-// kBadInput naming a tensor that is missing or whose shape does not match the config.
+// What the rank owns of every weight; those of the drafter where it is wanted. Throws kBadInput
+// naming a tensor that is missing or whose shape does not match the config.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id = {},
-                          DrafterKind wanted = DrafterKind::kNone);
+                          DrafterKind wanted = DrafterKind::kNone,
+                          ExpertsPlacement placement = ExpertsPlacement::kSliced);
 
 }  // namespace dsv4

@@ -89,10 +89,11 @@ Balance balance(const MemoryPlan& plan, const Machine& machine, int64_t context,
   return {.room = machine.device_bytes - kept, .need = need};
 }
 
-// Units of rows by which ranks share a weight (weight_table.h), by official name.
+// Units by which ranks share a weight (weight_table.h), by official name.
 class CutUnits final : public WeightVisitor {
  public:
-  explicit CutUnits(const ModelConfig& config) {
+  CutUnits(const ModelConfig& config, ExpertsPlacement placement)
+      : experts_(config.num_experts), whole_(placement == ExpertsPlacement::kWhole) {
     ModelWeights weights;
     visit_weights(config, weights, *this);
     if (drafter_kind(config) == DrafterKind::kNone) return;
@@ -125,9 +126,16 @@ class CutUnits final : public WeightVisitor {
 
  private:
   void add(const WeightSpec& spec, int64_t rows) {
-    // A weight with less than a unit of rows is not cut.
-    if (spec.cut.unit > 0 && rows >= spec.cut.unit) units_[spec.name] = rows / spec.cut.unit;
+    if (whole_ && spec.cut.if_whole == Cut::IfWhole::kEverywhere) return;
+    if (whole_ && spec.cut.if_whole == Cut::IfWhole::kOfOwner) {
+      units_[spec.name] = experts_;  // ranks share all of them by number
+    } else if (spec.cut.unit > 0 && rows >= spec.cut.unit) {
+      units_[spec.name] = rows / spec.cut.unit;  // a weight with less than a unit is not cut
+    }
   }
+
+  const int64_t experts_;
+  const bool whole_;
   std::map<std::string, int64_t> units_;
 };
 
@@ -255,7 +263,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
       .request = request,
       .weights = summarize(weights),
       .expert_bytes = expert_bytes(config, weights),
-      .cut_bytes = CutUnits(config).bytes_of(weights),
+      .cut_bytes = CutUnits(config, request.placement).bytes_of(weights),
       .kv_rate = kv_rate(config, request.numerics),
       .sequence = sequence_bytes(config, request.numerics, drafter),
       .cache_bytes = plan_cache(config, request.numerics, limits).plan.bytes(),

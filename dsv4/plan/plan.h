@@ -31,6 +31,7 @@ struct PlanRequest {
   int64_t batch_tokens = 512;  // of one step; at least one a sequence
   int threads = 1;             // of the CPU rows
   bool drafter = false;        // the config's runs too, and its tensors are among the weights
+  ExpertsPlacement placement = ExpertsPlacement::kSliced;  // on several devices
 };
 
 // The limits of an engine that serves it.

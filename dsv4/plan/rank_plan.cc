@@ -8,12 +8,13 @@
 namespace dsv4 {
 namespace {
 
-std::shared_ptr<const ModelSpec> spec_of(const ModelConfig& config, const ConvertList& weights) {
+std::shared_ptr<const ModelSpec> spec_of(const ModelConfig& config, const ConvertList& weights,
+                                         ExpertsPlacement placement) {
   std::map<std::string, TensorMeta> tensors;
   for (const OutputItem& item : weights.items)
     for (const OutputTensor& tensor : item.tensors) tensors.emplace(tensor.name, tensor.meta);
-  return std::make_shared<const ModelSpec>(config,
-                                           Checkpoint::shapes("the list of tensors", tensors));
+  return std::make_shared<const ModelSpec>(
+      config, Checkpoint::shapes("the list of tensors", tensors), placement);
 }
 
 // Adds up what a rank receives in a dry run of a step.
@@ -67,7 +68,7 @@ std::vector<RankPlan> plan_ranks(const ModelConfig& config, const ConvertList& w
   if (request.drafter)
     fail(ErrorCode::kUnsupported, "--{}: a drafter runs on one GPU or the CPU, not divided",
          name(drafter_kind(config)));
-  const auto spec = spec_of(config, weights);
+  const auto spec = spec_of(config, weights, request.placement);
   const CacheLimits limits = cache_limits(config, request);
   const int64_t cache = plan_cache(config, request.numerics, limits).plan.bytes();
   std::vector<RankPlan> ranks;

@@ -13,10 +13,11 @@ struct RankPlan {
   ShardId id;
   // The block that holds its tensors, each at a multiple of 256 bytes (engine/device_weights.h).
   int64_t weights_bytes = 0;
-  int64_t own_bytes = 0;      // of these tensors: rows that no other rank has
+  int64_t own_bytes = 0;      // of these tensors: rows and experts that no other rank has
   int64_t cache_bytes = 0;    // all of it: every rank has the whole cache
   int64_t scratch_bytes = 0;  // lists and temporaries of a step, as a rank on the CPU reserves them
-  // Values that it receives for each token of a step from the others, without logits.
+  // Values that it receives for each token of a step from the others, without logits; rows of whole
+  // experts as if all were chosen equally often.
   int64_t received_bytes_per_token = 0;
 };
 

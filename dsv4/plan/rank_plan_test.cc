@@ -14,6 +14,7 @@ namespace dsv4 {
 namespace {
 
 constexpr const char* kDemo = "models/demo";  // tests run in the repository root
+constexpr auto kSliced = ExpertsPlacement::kSliced, kWhole = ExpertsPlacement::kWhole;
 
 ConvertList list_of(const Model& model) {
   StoredTensors tensors = stored_tensors(model.checkpoint());
@@ -25,13 +26,18 @@ TEST(RankPlan, IsWhatRanksOfTheDemoTake) {
   const Model one = Model::load(kDemo);
   const ConvertList list = list_of(one);
   for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
-    const PlanRequest request{
-        .numerics = numerics, .context = 300, .sequences = 2, .batch_tokens = 64};
-    for (const int world : {2, 3, 5}) {
-      SCOPED_TRACE(fmt::format("{} ranks, {}", world, name(numerics)));
+    PlanRequest request{.numerics = numerics, .context = 300, .sequences = 2, .batch_tokens = 64};
+    for (const auto& [world, placement] : {std::pair(2, kSliced),
+                                           {3, kSliced},
+                                           {5, kSliced},
+                                           {2, kWhole},
+                                           {3, kWhole},
+                                           {7, kWhole}}) {
+      request.placement = placement;
+      SCOPED_TRACE(fmt::format("{} ranks, {}, {}", world, name(numerics), name(placement)));
       const std::vector<RankPlan> plans = plan_ranks(one.config(), list, request, world);
       ASSERT_EQ(std::ssize(plans), world);
-      const Model model = Model::load(kDemo, world);
+      const Model model = Model::load(kDemo, world, placement);
       Executor executor(model, {.numerics = numerics}, cache_limits(model.config(), request));
       const auto& memories = dynamic_cast<const RankMemories&>(executor.runner().memory());
       EXPECT_EQ(executor.scratch().reserved_bytes(), plans[0].scratch_bytes);
@@ -50,9 +56,11 @@ TEST(RankPlan, SharesAndCopiesAreTheModel) {
   const ConvertList list =
       convert_list(stored_tensors(official_tensor_list(config, false)), {}, config.o_groups);
   const RankPlan whole = plan_ranks(config, list, {.context = 4096}, 1).front();
-  for (const int world : {2, 3}) {
+  for (const auto& [world, placement] :
+       {std::pair(2, kSliced), {3, kSliced}, {2, kWhole}, {3, kWhole}}) {
     int64_t own = 0, copies = -1;
-    for (const RankPlan& rank : plan_ranks(config, list, {.context = 4096}, world)) {
+    for (const RankPlan& rank :
+         plan_ranks(config, list, {.context = 4096, .placement = placement}, world)) {
       own += rank.own_bytes;
       // Tensors begin at multiples of 256 bytes; the largest of the model are not far from them.
       const int64_t shared = rank.weights_bytes - rank.own_bytes;
@@ -75,6 +83,28 @@ TEST(RankPlan, BytesThatARankReceives) {
   const int64_t u = 8192 * 2, y = 4096 * 2, h = 7 * 2048 * 2, sum = 4096 * 4, embedding = 4096 * 2;
   for (const RankPlan& rank : plan_ranks(config, list, {.context = 4096}, 4))
     EXPECT_EQ(rank.received_bytes_per_token, 43 * (u + y + h + sum) * 3 / 4 + embedding);
+  // Whole experts: rows of six experts, where one in four is the rank's own, and h of the shared.
+  const int64_t rows = 6 * 4096 * 2, shared_h = 2048 * 2;
+  for (const RankPlan& rank : plan_ranks(config, list, {.context = 4096, .placement = kWhole}, 4))
+    EXPECT_EQ(rank.received_bytes_per_token, 43 * (u + y + rows + shared_h) * 3 / 4 + embedding);
+}
+
+// A third of 256 experts is 85 or 86 of them, each of 13.4 MB; slices have 5 or 6 of 16 blocks.
+TEST(RankPlan, UnevenSharesOfWholeExperts) {
+  const ModelConfig config = released_config("flash");
+  const ConvertList list =
+      convert_list(stored_tensors(official_tensor_list(config, false)), {}, config.o_groups);
+  const auto spread = [&](ExpertsPlacement placement) {
+    int64_t least = INT64_MAX, most = 0;
+    for (const RankPlan& rank :
+         plan_ranks(config, list, {.context = 4096, .placement = placement}, 3))
+      least = std::min(least, rank.weights_bytes), most = std::max(most, rank.weights_bytes);
+    const PlanRequest request{.context = 4096, .placement = placement};
+    const auto planned = static_cast<double>(plan_memory(config, list, request).rank_weights(3));
+    EXPECT_NEAR(planned, static_cast<double>(most), 0.002 * planned) << name(placement);
+    return most - least;
+  };
+  EXPECT_LT(spread(kWhole) * 4, spread(kSliced));
 }
 
 }  // namespace

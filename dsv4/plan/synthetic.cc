@@ -211,7 +211,8 @@ SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
 }
 
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
-                      uint64_t seed, double skew, DrafterKind wanted, ShardId shard, bool alone) {
+                      uint64_t seed, double skew, DrafterKind wanted, ShardId shard, bool alone,
+                      ExpertsPlacement placement) {
   const ModelConfig config = cut_config(released_config(release, wanted), layers);
   const ConvertList list = convert_list(
       stored_tensors(official_tensor_list(config, wanted != DrafterKind::kNone, formats.experts)),
@@ -232,7 +233,7 @@ Model synthetic_model(const std::string& release, const SyntheticFormats& format
   const std::string what = "synthetic " + release;
   if (shard.whole()) return Model::blank(what, config, tensors, fill, wanted);
   const auto spec =
-      std::make_shared<const ModelSpec>(config, Checkpoint::blank(what, tensors, fill));
+      std::make_shared<const ModelSpec>(config, Checkpoint::blank(what, tensors, fill), placement);
   return alone ? Model(spec, shard) : Model::of_ranks(spec, shard.world);
 }
 

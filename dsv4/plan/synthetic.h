@@ -41,6 +41,7 @@ std::optional<WeightFormat> released_format(const std::string& text);
 // alone.
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
                       uint64_t seed, double skew = 0, DrafterKind wanted = DrafterKind::kNone,
-                      ShardId shard = {}, bool alone = false);
+                      ShardId shard = {}, bool alone = false,
+                      ExpertsPlacement placement = ExpertsPlacement::kSliced);
 
 }  // namespace dsv4

@@ -57,8 +57,18 @@ constexpr std::chrono::hours kStall{1};  // until the test ends
 constexpr std::chrono::milliseconds kLimit{200};
 #endif
 
-Model load_ranks(int world) {
-  Model model = Model::load("models/demo", world);
+constexpr auto kSliced = ExpertsPlacement::kSliced, kWhole = ExpertsPlacement::kWhole;
+
+struct World {
+  int ranks;
+  ExpertsPlacement experts = kSliced;
+};
+std::string world_name(const testing::TestParamInfo<World>& info) {
+  return fmt::format("{}_{}", info.param.ranks, name(info.param.experts));
+}
+
+Model load_ranks(int world, ExpertsPlacement placement = kSliced) {
+  Model model = Model::load("models/demo", world, placement);
 #if DSV4_TESTS_ON_GPU
   std::string names = "cuda:0";
   for (int rank = 1; rank < world; ++rank) names += ",cuda:0";
@@ -84,15 +94,18 @@ void finish(Engine& engine) {
   engine.check_invariants();
 }
 
-class EngineRanks : public testing::TestWithParam<int> {
+class EngineRanks : public testing::TestWithParam<World> {
  protected:
   void SetUp() override {
 #if DSV4_TESTS_ON_GPU
     if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
 #endif
   }
-  static Model ranks(int world) {
-    return load_ranks(world);
+  static Model one_rank() {
+    return load_ranks(1);
+  }
+  static Model ranks() {
+    return load_ranks(GetParam().ranks, GetParam().experts);
   }
   static int64_t vocab() {
     return 1536;
@@ -117,9 +130,9 @@ Answers run_batch(const Model& model) {
 }
 
 TEST_P(EngineRanks, AnswerABatchAsOneRank) {
-  static const Answers want = run_batch(ranks(1));
+  static const Answers want = run_batch(one_rank());
   ASSERT_EQ(want.tokens.size(), 6u);
-  EXPECT_TRUE(run_batch(ranks(GetParam())) == want);
+  EXPECT_TRUE(run_batch(ranks()) == want);
 }
 
 // A conversation of three turns; between them another one takes its place in the cache, so it comes
@@ -173,20 +186,20 @@ Conversation converse(const Model& first, const Model& second, const test::TempF
 }
 
 TEST_P(EngineRanks, PrefixesComeBackOnEveryRank) {
-  static const Model one = ranks(1);
+  static const Model one = one_rank();
   static const Conversation want = [] {
     const test::TempFolder folder;
     return converse(one, one, folder);
   }();
   EXPECT_EQ(want.ram_tokens, 384);
   EXPECT_EQ(want.disk_tokens, 384);
-  const Model many = ranks(GetParam());
+  const Model many = ranks();
   for (const bool disk_of_one : {false, true}) {
     const test::TempFolder folder;
     const Conversation got =
         disk_of_one ? converse(one, many, folder) : converse(many, one, folder);
     EXPECT_TRUE(got.sink == want.sink)
-        << "the disk is written by " << (disk_of_one ? 1 : GetParam());
+        << "the disk is written by " << (disk_of_one ? 1 : GetParam().ranks);
     EXPECT_EQ(got.ram_tokens, want.ram_tokens);
     EXPECT_EQ(got.disk_tokens, want.disk_tokens);
   }
@@ -215,21 +228,27 @@ Drafted predicted(const Model& model, std::vector<int32_t> prediction) {
 }
 
 TEST_P(EngineRanks, SpeculationChangesNoToken) {
-  static const Drafted want = predicted(ranks(1), {});
+  static const Drafted want = predicted(one_rank(), {});
   const std::vector<int32_t>& answer = want.sink.tokens.begin()->second;
   ASSERT_EQ(answer.size(), 50u);
-  const Drafted got = predicted(ranks(GetParam()), answer);
+  const Drafted got = predicted(ranks(), answer);
   EXPECT_TRUE(got.sink == want.sink);
   EXPECT_GT(got.accepted, 10);
   EXPECT_GT(got.drafted, got.accepted) << "wrong ones are taken back";
 }
 
 #if DSV4_TESTS_ON_GPU
-INSTANTIATE_TEST_SUITE_P(World, EngineRanks, testing::Values(2));  // of one GPU, at most
+// More do not share a GPU.
+INSTANTIATE_TEST_SUITE_P(Worlds, EngineRanks, testing::Values(World{2}, World{2, kWhole}),
+                         world_name);
 #elif defined(DSV4_SANITIZED)
-INSTANTIATE_TEST_SUITE_P(World, EngineRanks, testing::Values(3));
+INSTANTIATE_TEST_SUITE_P(Worlds, EngineRanks, testing::Values(World{3}, World{3, kWhole}),
+                         world_name);
 #else
-INSTANTIATE_TEST_SUITE_P(World, EngineRanks, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Worlds, EngineRanks,
+                         testing::Values(World{2}, World{3}, World{4}, World{2, kWhole},
+                                         World{3, kWhole}, World{4, kWhole}),
+                         world_name);
 #endif
 
 // Runs until the engine throws: its sentence, and how long the step took.

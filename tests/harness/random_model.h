@@ -55,18 +55,19 @@ inline void fill_random(const std::string& name, const TensorView& view, Rng& rn
 
 // With its drafter where that is wanted, which changes no other tensor.
 inline Model random_model(const ModelConfig& config, uint64_t seed,
-                          DrafterKind wanted = DrafterKind::kNone) {
+                          DrafterKind wanted = DrafterKind::kNone,
+                          ExpertsPlacement placement = ExpertsPlacement::kSliced) {
   std::map<std::string, TensorMeta> tensors;
   for (const NamedTensor& tensor : official_tensor_list(config, wanted != DrafterKind::kNone))
     tensors.emplace(tensor.name, tensor.meta);
   Rng rng(seed), drafter(seed + 1);
-  return Model::blank(
-      "random model", config, tensors,
-      [&](const std::string& name, const TensorView& view) {
-        if (view.dtype == DType::kI64) return fill_hash_table(view, config.num_experts);
-        fill_random(name, view, name.starts_with("mtp.") ? drafter : rng);
-      },
-      wanted);
+  const auto fill = [&](const std::string& name, const TensorView& view) {
+    if (view.dtype == DType::kI64) return fill_hash_table(view, config.num_experts);
+    fill_random(name, view, name.starts_with("mtp.") ? drafter : rng);
+  };
+  return Model(std::make_shared<const ModelSpec>(
+                   config, Checkpoint::blank("random model", tensors, fill), placement),
+               {}, wanted);
 }
 
 }  // namespace dsv4::test

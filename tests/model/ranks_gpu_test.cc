@@ -1,5 +1,6 @@
 // Ranks on GPUs under --deterministic give the bits of one rank: logits, and the caches of every
-// rank; the bundled model, and the first layers of V4-Flash with random weights. Eager and captured
+// rank; the bundled model, and the first layers of V4-Flash with random weights; experts sliced or
+// whole. Eager and captured
 // steps, chunks and random batches. And how a rank that throws or stalls ends the others.
 //
 // The ranks share GPU 0. DSV4_RANKS_GPUS=2 deals them out over two; DSV4_RANKS_STEPS=20000 runs so
@@ -46,11 +47,14 @@ Devices devices_for(int world) {
 
 constexpr Context kDeterministic{.numerics = Numerics::kOfficial, .need_batch_invariant = true};
 
+constexpr auto kSliced = ExpertsPlacement::kSliced, kWhole = ExpertsPlacement::kWhole;
+
 // "demo", or the format of the experts of V4-Flash.
-Model model_of(const std::string& name, int world, const Context& context) {
+Model model_of(const std::string& name, int world, const Context& context,
+               ExpertsPlacement placement = kSliced) {
   const Devices devices = devices_for(world);
   if (name == "demo") {
-    Model model = Model::load("models/demo", world);
+    Model model = Model::load("models/demo", world, placement);
     move_to_devices(
         model, devices, [](int64_t, int64_t) {}, 0, context);
     return model;
@@ -58,7 +62,8 @@ Model model_of(const std::string& name, int world, const Context& context) {
   const auto released = released_format(name);
   const SyntheticFormats formats =
       released ? SyntheticFormats({}, *released) : SyntheticFormats(recipe_of_flags(name, ""));
-  Model model = synthetic_model("flash", formats, 6, 1, 0, DrafterKind::kNone, ShardId{0, world});
+  Model model = synthetic_model("flash", formats, 6, 1, 0, DrafterKind::kNone, ShardId{0, world},
+                                false, placement);
   make_on_devices(model, devices, 3, 0, context);
   return model;
 }
@@ -165,7 +170,7 @@ void expect_same(const Trace& got, const Trace& want, const std::string& what) {
     EXPECT_TRUE(got.caches[rank] == want.caches.front()) << what << ": caches of rank " << rank;
 }
 
-class RanksOnGpu : public testing::TestWithParam<std::tuple<const char*, int>> {
+class RanksOnGpu : public testing::TestWithParam<std::tuple<const char*, int, ExpertsPlacement>> {
  protected:
   void SetUp() override {
     if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
@@ -176,6 +181,9 @@ class RanksOnGpu : public testing::TestWithParam<std::tuple<const char*, int>> {
   }
   std::string name() const { return std::get<0>(GetParam()); }
   int world() const { return std::get<1>(GetParam()); }
+  Model ranks(const Context& context) const {
+    return model_of(name(), world(), context, std::get<2>(GetParam()));
+  }
 };
 
 std::map<std::string, Trace> run_all(const Model& model, const Context& context, bool exact) {
@@ -193,7 +201,7 @@ TEST_P(RanksOnGpu, GiveTheBitsOfOneRank) {
   static std::map<std::string, std::map<std::string, Trace>> want;
   if (want.count(name()) == 0)
     want[name()] = run_all(model_of(name(), 1, kDeterministic), kDeterministic, false);
-  const Model model = model_of(name(), world(), kDeterministic);
+  const Model model = ranks(kDeterministic);
   for (const auto& [what, trace] : run_all(model, kDeterministic, false))
     expect_same(trace, want[name()][what], what);
 }
@@ -202,7 +210,7 @@ TEST_P(RanksOnGpu, ExactNumericsToo) {
   if (name() != "demo") GTEST_SKIP() << "the bundled model alone";
   const Context exact{.numerics = Numerics::kExact, .need_batch_invariant = true};
   static const auto want = run_all(model_of("demo", 1, exact), exact, true);
-  const Model model = model_of("demo", world(), exact);
+  const Model model = ranks(exact);
   for (const auto& [what, trace] : run_all(model, exact, true))
     expect_same(trace, want.at(what), what);
 }
@@ -210,7 +218,7 @@ TEST_P(RanksOnGpu, ExactNumericsToo) {
 // Without --deterministic ranks agree with each other.
 TEST_P(RanksOnGpu, ReplicasAgreeInAnyMode) {
   const Context fast{.numerics = Numerics::kOfficial};
-  const Model model = model_of(name(), world(), fast);
+  const Model model = ranks(fast);
   if (world() > model.config().o_groups) GTEST_SKIP() << "a rank without heads is refused";
   for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{100}}) {
     const Trace trace = run_chunks(model, fast, chunk == 1 ? 40 : 200, chunk, false);
@@ -224,21 +232,26 @@ TEST_P(RanksOnGpu, ManyCapturedStepsKeepTheBits) {
   static std::map<std::string, Trace> want;
   if (want.count(name()) == 0)
     want[name()] = run_batches(model_of(name(), 1, kDeterministic), kDeterministic, steps, true);
-  expect_same(run_batches(model_of(name(), world(), kDeterministic), kDeterministic, steps, true),
-              want[name()], fmt::format("{} steps", steps));
+  expect_same(run_batches(ranks(kDeterministic), kDeterministic, steps, true), want[name()],
+              fmt::format("{} steps", steps));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RanksOnGpu,
-                         testing::Values(std::tuple("demo", 2), std::tuple("demo", 3),
-                                         std::tuple("demo", 4), std::tuple("mxfp4", 2),
-                                         std::tuple("mxfp4", 4), std::tuple("k3", 2),
-                                         std::tuple("k3", 4), std::tuple("k3-e4m3", 2)),
-                         [](const auto& one) {
-                           std::string text =
-                               fmt::format("{}_{}", std::get<0>(one.param), std::get<1>(one.param));
-                           std::replace(text.begin(), text.end(), '-', '_');
-                           return text;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, RanksOnGpu,
+    testing::Values(std::tuple("demo", 2, kSliced), std::tuple("demo", 3, kSliced),
+                    std::tuple("demo", 4, kSliced), std::tuple("mxfp4", 2, kSliced),
+                    std::tuple("mxfp4", 4, kSliced), std::tuple("k3", 2, kSliced),
+                    std::tuple("k3", 4, kSliced), std::tuple("k3-e4m3", 2, kSliced),
+                    std::tuple("demo", 2, kWhole), std::tuple("demo", 3, kWhole),
+                    std::tuple("demo", 4, kWhole), std::tuple("mxfp4", 2, kWhole),
+                    std::tuple("mxfp4", 4, kWhole), std::tuple("k3", 2, kWhole),
+                    std::tuple("k3-e4m3", 2, kWhole)),
+    [](const auto& one) {
+      std::string text = fmt::format("{}_{}_{}", std::get<0>(one.param), std::get<1>(one.param),
+                                     dsv4::name(std::get<2>(one.param)));
+      std::replace(text.begin(), text.end(), '-', '_');
+      return text;
+    });
 
 // What a fault of one rank says, of the step in which it is.
 std::string fault(int world, std::chrono::milliseconds limit,

@@ -1,5 +1,6 @@
 // A step over several ranks gives the bits of one rank: logits, and the caches of every rank. Ranks
-// are threads; their number need not divide anything, so some own no head or no expert row.
+// are threads; their number need not divide anything, so some own no head, no expert row or no
+// expert. Both placements of the experts.
 
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -34,10 +35,15 @@ ModelConfig small_pro() {
   return parse_config(json.dump(), "small pro config");
 }
 
-std::shared_ptr<const ModelSpec> spec_of(const std::string& name) {
-  if (name == "random flash") return test::random_model(test::tiny_config(), 3).shared_spec();
-  if (name == "random pro") return test::random_model(small_pro(), 4).shared_spec();
-  return ModelSpec::load(name);
+constexpr auto kSliced = ExpertsPlacement::kSliced, kWhole = ExpertsPlacement::kWhole;
+
+std::shared_ptr<const ModelSpec> spec_of(const std::string& name, ExpertsPlacement placement) {
+  const auto random = [&](const ModelConfig& config, uint64_t seed) {
+    return test::random_model(config, seed, DrafterKind::kNone, placement).shared_spec();
+  };
+  if (name == "random flash") return random(test::tiny_config(), 3);
+  if (name == "random pro") return random(small_pro(), 4);
+  return ModelSpec::load(name, placement);
 }
 
 // What a run leaves behind.
@@ -126,9 +132,11 @@ void expect_same(const Trace& got, const Trace& want, const std::string& what) {
 struct Case {
   const char* model;
   Numerics numerics;
+  ExpertsPlacement placement = kSliced;
 };
 std::string case_name(const testing::TestParamInfo<Case>& info) {
   std::string text = std::string(info.param.model) + "_" + name(info.param.numerics);
+  if (info.param.placement == kWhole) text += "_whole";
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '/' || c == ' '; }, '_');
   return text;
@@ -136,7 +144,7 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 
 class Ranks : public testing::TestWithParam<Case> {
  protected:
-  std::shared_ptr<const ModelSpec> spec_ = spec_of(GetParam().model);
+  std::shared_ptr<const ModelSpec> spec_ = spec_of(GetParam().model, GetParam().placement);
 };
 
 #ifdef DSV4_SANITIZED
@@ -171,8 +179,28 @@ INSTANTIATE_TEST_SUITE_P(Models, Ranks,
                                          Case{"random pro", Numerics::kOfficial},
                                          Case{"random pro", Numerics::kExact},
                                          Case{"tests/golden/hf/mixed", Numerics::kExact},
-                                         Case{"tests/golden/hf/pro", Numerics::kExact}),
+                                         Case{"tests/golden/hf/pro", Numerics::kExact},
+                                         Case{"models/demo", Numerics::kOfficial, kWhole},
+                                         Case{"models/demo", Numerics::kExact, kWhole},
+                                         Case{"random flash", Numerics::kOfficial, kWhole},
+                                         Case{"random pro", Numerics::kOfficial, kWhole},
+                                         Case{"random pro", Numerics::kExact, kWhole},
+                                         Case{"tests/golden/hf/mixed", Numerics::kExact, kWhole}),
                          case_name);
+
+// Eight experts of the demo, five of the other: more ranks than these have no expert.
+TEST(RanksRun, WholeExpertsOfAnyNumberOfRanks) {
+  const auto expect_bits = [](const char* model, std::initializer_list<int> worlds) {
+    const Trace want =
+        run_chunks(ModelShard::of_ranks(spec_of(model, kSliced), 1), Numerics::kOfficial, 60, 20);
+    for (const int world : worlds)
+      expect_same(run_chunks(ModelShard::of_ranks(spec_of(model, kWhole), world),
+                             Numerics::kOfficial, 60, 20),
+                  want, fmt::format("{} on {} ranks", model, world));
+  };
+  expect_bits("models/demo", {6, 7, 8});
+  expect_bits("random pro", {6, 7});
+}
 
 // Bits do not depend on the threads of each rank either.
 TEST(RanksRun, DoNotDependOnThreads) {
@@ -229,11 +257,12 @@ std::vector<ConstTensorView> tensors_of(ModelShard& shard) {
   return views;
 }
 
-TEST(RanksLoad, ARankReadsItsOwnBytesAlone) {
+void check_own_bytes(ExpertsPlacement placement) {
+  SCOPED_TRACE(name(placement));
   for (const int world : {2, 3}) {
     std::vector<std::shared_ptr<ModelShard>> shards;
     for (int rank = 0; rank < world; ++rank) {
-      const auto spec = ModelSpec::load("models/demo");  // a mapping of its own
+      const auto spec = ModelSpec::load("models/demo", placement);  // a mapping of its own
       ModelShard first(spec, {rank, world});
       const std::vector<ConstTensorView> own = tensors_of(first);
       int64_t all = 0, bytes = 0;
@@ -251,6 +280,40 @@ TEST(RanksLoad, ARankReadsItsOwnBytesAlone) {
     Model leader(shards.front()->shared_spec(), {0, world});
     leader.lead({shards.begin() + 1, shards.end()});
     expect_same(run_chunks(leader, Numerics::kOfficial, 150, 150), want, "with own pages alone");
+  }
+}
+
+TEST(RanksLoad, ARankReadsItsOwnBytesAlone) {
+  for (const ExpertsPlacement placement : {kSliced, kWhole}) check_own_bytes(placement);
+}
+
+// Experts of 2 of 8 on one rank and 3 on each of two: the whole of w1, w3 and w2, and no part of
+// others. w2 of the shared expert is on every rank.
+TEST(RanksLoad, WholeExpertsAreDealtOut) {
+  const Model first = Model::load("models/demo", 3, kWhole);
+  std::vector<const ModelShard*> shards = {&first};
+  for (const auto& shard : first.others()) shards.push_back(shard.get());
+  const Model one = Model::load("models/demo");
+  const std::vector<std::pair<int64_t, int64_t>> want = {{0, 2}, {2, 5}, {5, 8}};
+  for (size_t rank = 0; rank < shards.size(); ++rank) {
+    for (size_t l = 0; l < one.weights().layers.size(); ++l) {
+      const MoeWeights& block = shards[rank]->weights().layers[l].moe;
+      const MoeWeights& all = one.weights().layers[l].moe;
+      ASSERT_TRUE(block.own.has_value());
+      EXPECT_EQ(std::pair(block.own->begin, block.own->end), want[rank]);
+      EXPECT_EQ(block.stack().num_ids(), 8);
+      for (int64_t e = 0; e < 8; ++e) {
+        const ExpertWeights& expert = block.routed[static_cast<size_t>(e)];
+        const bool own = block.stack().has_id(e);
+        for (const auto w : {&ExpertWeights::w1, &ExpertWeights::w3, &ExpertWeights::w2}) {
+          EXPECT_EQ((expert.*w).n, (all.routed[static_cast<size_t>(e)].*w).n);
+          EXPECT_EQ((expert.*w).data.empty(), !own) << e;
+          EXPECT_EQ((expert.*w).scale.empty(), !own) << e;
+        }
+      }
+      EXPECT_EQ(block.shared[0].w2.n, all.shared[0].w2.n);
+      EXPECT_LT(block.shared[0].w1.n, all.shared[0].w1.n);
+    }
   }
 }
 
