@@ -91,6 +91,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_flag("--json", options.json, "print one JSON object");
   add_numerics(command, options.numerics);
   add_device(command, options.device);
+  add_placement(command, options.placement);
   add_threads(command);
 }
 
@@ -105,7 +106,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     phases_[name] = seconds_since(begin);
     begin = Clock::now();
   };
-  check_expert_options(options.outside, options.device);
+  check_expert_options(options.outside, options.device, options.placement);
   const Devices devices = open_devices(options.device);
   Device* const first = devices.front().get();
   probe_ = make_probe(first);
@@ -118,7 +119,8 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     fail(ErrorCode::kUnsupported, "a drafter runs on a whole model only: give one device");
   if (options.synthetic.empty()) {
     const std::string folder = find_model(options.model);
-    model_.emplace(world > 1 ? Model::load(folder, world) : Model::load(folder, options.drafter));
+    model_.emplace(world > 1 ? Model::load(folder, world, options.placement)
+                             : Model::load(folder, options.drafter));
     codebooks_ = codebooks_of(*model_);
     place_model(*model_, devices, largest_cache(*model_, options.numerics, caches), context(),
                 expert_memory(options.outside, model_->config(), largest_limits(caches)));
@@ -127,7 +129,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   }
   model_.emplace(make_synthetic_model(options, options.drafter,
                                       options.shard.value_or(ShardId{0, world}),
-                                      options.shard.has_value()));
+                                      options.shard.has_value(), options.placement));
   codebooks_ = codebooks_of(*model_);
   phase("list_tensors");
 #if DSV4_CUDA
@@ -155,6 +157,7 @@ Json BenchModel::header() const {
           {"shard", options_.shard
                         ? Json(fmt::format("{}/{}", options_.shard->rank, options_.shard->world))
                         : Json()},
+          {"experts_placement", name(options_.placement)},
           {"codebooks", codebooks_},
           {"layers", config.num_layers},
           {"numerics", name(options_.numerics)},

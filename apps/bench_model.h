@@ -27,7 +27,8 @@ struct BenchOptions : SyntheticOptions {
   std::string model, device = "auto";
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, ops = false, json = false;
-  std::optional<ShardId> shard;              // of this rank alone
+  std::optional<ShardId> shard;  // of this rank alone
+  ExpertsPlacement placement = ExpertsPlacement::kSliced;
   DrafterKind drafter = DrafterKind::kNone;  // that the model is made with
   std::vector<ImplChoice> choices;
   ExpertOptions outside;  // experts that stay in host memory

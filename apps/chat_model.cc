@@ -60,14 +60,14 @@ void make_random_weights([[maybe_unused]] Model& model, [[maybe_unused]] const D
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,
                                         const ServedModel& text,
                                         std::function<void()>& finish_record) {
-  check_expert_options(options.experts, options.device);
+  check_expert_options(options.experts, options.device, options.placement);
   const Devices devices = open_devices(options.device);
   const bool random = !options.random.synthetic.empty();
   auto model = std::make_shared<Model>(
-      random
-          ? make_synthetic_model(options.random, random_drafter(options.speculate, options.device),
-                                 ShardId{0, static_cast<int>(devices.size())})
-          : load_with_drafter(options.speculate, folder, options.device));
+      random ? make_synthetic_model(
+                   options.random, random_drafter(options.speculate, options.device),
+                   ShardId{0, static_cast<int>(devices.size())}, false, options.placement)
+             : load_with_drafter(options.speculate, folder, options.device, options.placement));
   check_vocabulary(*text.tokenizer, *model);
   const int64_t context =
       std::min<int64_t>(options.context.value_or(kChatContext), model->config().max_positions);
@@ -109,6 +109,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
 void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
   command.add_option("MODEL", options.model, "model folder, ORG/NAME, or demo");
   add_device(command, options.device);
+  add_placement(command, options.placement);
   add_threads(command);
   add_numerics(command, options.numerics);
   command.add_flag("--deterministic", options.deterministic,

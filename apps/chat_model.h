@@ -24,6 +24,7 @@ namespace dsv4::apps {
 
 struct ChatModelOptions {
   std::string model, device = "auto", engine;
+  ExpertsPlacement placement = ExpertsPlacement::kSliced;
   std::string effort_profile = "auto", thinking = "auto";
   std::optional<int64_t> context, cache_tokens, max_batch_tokens;
   int max_batch = 1;

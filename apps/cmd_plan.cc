@@ -252,6 +252,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->add_option("--gpus", options->machine, "cpu, or a number of h100 or h200, such as 2xh200")
       ->option_text("NxGPU")
       ->capture_default_str();
+  add_placement(*command, options->placement);
   command->add_option("--context", options->context, "tokens per sequence")
       ->check(integer_in(1, 1 << 30));
   command->add_option("--batch", options->sequences, "concurrent sequences")

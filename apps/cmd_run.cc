@@ -40,6 +40,7 @@ constexpr int kDefaultParallel = 8;
 
 struct RunOptions {
   std::string model, device = "auto", stats = "text";
+  ExpertsPlacement placement = ExpertsPlacement::kSliced;
   PromptSources prompts;
   AnswerOptions answers;
   int64_t max_new_tokens = kDefaultNewTokens;  // -1: until the model or the context ends it
@@ -249,9 +250,9 @@ void run(const RunOptions& options) {
   const auto begin = Clock::now();
   const std::string folder = find_model(options.model);
   const Tokenizer tokenizer = load_tokenizer(folder);
-  check_expert_options(options.experts, options.device);
+  check_expert_options(options.experts, options.device, options.placement);
   const Devices devices = open_devices(options.device);
-  Model model = load_with_drafter(options.speculate, folder, options.device);
+  Model model = load_with_drafter(options.speculate, folder, options.device, options.placement);
   check_vocabulary(tokenizer, model);
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
   EngineOptions how = engine_options(options, all);
@@ -393,6 +394,7 @@ void add_run(CLI::App& app, Action& action) {
   add_speculate_options(*command, options->speculate);
   add_choices(*command, options->choices);
   add_device(*command, options->device);
+  add_placement(*command, options->placement);
   add_threads(*command);
   add_check_numbers(*command, options->check_numbers);
   add_expert_options(*command, options->experts);

@@ -154,7 +154,8 @@ void serve(ServeOptions options) {
   check_synthetic_options(options.model.random, options.model.model, options.model.device, "serve");
   tokenizer_file(folder_of(options.model));  // throws before a port is taken
   if (follows(options.model.device))
-    load_ranks(ModelSpec::load(folder_of(options.model)), options.model.device);
+    load_ranks(ModelSpec::load(folder_of(options.model), options.model.placement),
+               options.model.device);
   options.service.api_keys = {{"environment", env("DSV4_API_KEY")}, {"option", options.api_key}};
   options.service.version = version_text();
   options.service.drain = std::chrono::seconds(options.drain_seconds);

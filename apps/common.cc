@@ -141,6 +141,19 @@ void add_device(CLI::App& command, std::string& device) {
       ->excludes(one);
 }
 
+void add_placement(CLI::App& command, ExpertsPlacement& placement) {
+  const auto set = [&placement](const std::string& text) {
+    placement = text == "whole" ? ExpertsPlacement::kWhole : ExpertsPlacement::kSliced;
+  };
+  command
+      .add_option_function<std::string>(
+          "--experts-placement", set,
+          "what each of several ranks has of the routed experts: rows of all of them, or some as a "
+          "whole")
+      ->check(CLI::IsMember({"sliced", "whole"}))
+      ->option_text("sliced|whole (sliced)");
+}
+
 void place_model(Model& model, std::span<const std::shared_ptr<Device>> devices,
                  int64_t cache_bytes, const Context& steps,
                  const std::optional<ExpertMemory>& outside) {

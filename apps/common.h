@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/progress.h"
+#include "dsv4/comm/shard_id.h"
 #include "dsv4/convert/recipe.h"
 #include "dsv4/engine/expert_memory.h"
 #include "dsv4/ops/op.h"
@@ -48,6 +49,8 @@ void add_choices(CLI::App& command, std::vector<ImplChoice>& choices);
 void add_check_numbers(CLI::App& command, bool& check);
 // --device auto|cpu|cuda[:N], and --gpus N|all|LIST; `device` as open_devices() takes it
 void add_device(CLI::App& command, std::string& device);
+// --experts-placement sliced|whole
+void add_placement(CLI::App& command, ExpertsPlacement& placement);
 // Copies the weights to the devices of the ranks, with a progress bar. Throws before copying when
 // they and a cache of `cache_bytes` do not fit in GPU memory. Null: the model stays on the host.
 // outside: as move_to_device()

@@ -23,6 +23,7 @@ void add_eval_mode(CLI::App& command, EvalMode& mode) {
   add_deterministic(command, mode.deterministic);
   add_choices(command, mode.choices);
   add_device(command, mode.device);
+  add_placement(command, mode.placement);
   add_threads(command);
   add_check_numbers(command, mode.check_numbers);
   add_expert_options(command, mode.experts);
@@ -31,9 +32,9 @@ void add_eval_mode(CLI::App& command, EvalMode& mode) {
 Model load_eval_model(const EvalMode& mode, const std::string& name, int64_t context,
                       int64_t chunk) {
   const std::string folder = find_model(name);
-  check_expert_options(mode.experts, mode.device);
+  check_expert_options(mode.experts, mode.device, mode.placement);
   const Devices devices = open_devices(mode.device);
-  Model model = load_ranks(ModelSpec::load(folder), mode.device);
+  Model model = load_ranks(ModelSpec::load(folder, mode.placement), mode.device);
   const int64_t tokens = std::min(context, model.config().max_positions),
                 step = std::min(chunk, tokens);
   const CacheLimits limits{.max_tokens = tokens, .max_batch_tokens = step, .max_logits_rows = step};

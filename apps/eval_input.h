@@ -23,6 +23,7 @@ namespace dsv4::apps {
 // How the model runs in an evaluation.
 struct EvalMode {
   std::string device = "auto";
+  ExpertsPlacement placement = ExpertsPlacement::kSliced;
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, check_numbers = false;
   std::vector<ImplChoice> choices;

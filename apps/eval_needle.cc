@@ -139,9 +139,9 @@ void eval_needle(const NeedleOptions& options) {
   std::string source;
   const NeedleTemplate form = load_template(options, folder, source);
   const Tokenizer tokenizer = load_tokenizer(folder);
-  check_expert_options(options.experts, options.device);
+  check_expert_options(options.experts, options.device, options.placement);
   const Devices devices = open_devices(options.device);
-  Model model = load_ranks(ModelSpec::load(folder), options.device);
+  Model model = load_ranks(ModelSpec::load(folder, options.placement), options.device);
   check_vocabulary(tokenizer, model);
   check_distances(options, model);
   const std::vector<Question> questions =

@@ -66,8 +66,11 @@ void add_expert_options(CLI::App& command, ExpertOptions& options) {
       ->needs(experts);
 }
 
-void check_expert_options(const ExpertOptions& options, const std::string& device) {
+void check_expert_options(const ExpertOptions& options, const std::string& device,
+                          ExpertsPlacement placement) {
   if (!options.wanted()) return;
+  if (placement == ExpertsPlacement::kWhole)
+    refuse_expert_memory("--experts-placement whole is for ranks: leave one of the two out");
   if (num_ranks(device) > 1)
     refuse_expert_memory("it is for one GPU, not for ranks: leave it out, or give one device");
   if (is_cpu(device))

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "dsv4/comm/shard_id.h"
 #include "dsv4/engine/expert_memory.h"
 
 namespace CLI {
@@ -31,9 +32,10 @@ void add_expert_sizes(CLI::App& command, ExpertOptions& options, const std::stri
 // As commands have them that run a model: also --experts-counts, and all need --experts-memory.
 void add_expert_options(CLI::App& command, ExpertOptions& options);
 
-// Throws kUnsupported, in one line, where experts are in host memory anyhow. Call it before a model
-// is read.
-void check_expert_options(const ExpertOptions& options, const std::string& device);
+// Throws kUnsupported, in one line, where experts are in host memory anyhow, or ranks share them.
+// Call it before a model is read.
+void check_expert_options(const ExpertOptions& options, const std::string& device,
+                          ExpertsPlacement placement);
 
 // None: the option is not given. limits: of the engine; other_host_bytes: that it takes besides
 std::optional<ExpertMemory> expert_memory(const ExpertOptions& options, const ModelConfig& config,

@@ -83,7 +83,8 @@ PlannedModel plan_model(const PlanOptions& options) {
                    .sequences = options.sequences,
                    .batch_tokens = options.batch_tokens,
                    .threads = num_threads(),
-                   .drafter = options.mtp || options.dspark});
+                   .drafter = options.mtp || options.dspark,
+                   .placement = options.placement});
   return {.title = std::move(source.title),
           .recipe = std::move(recipe),
           .list = std::move(list),

@@ -20,6 +20,7 @@ struct PlanOptions {
   std::optional<double> reserve_gib;
   Numerics numerics = Numerics::kOfficial;
   ExpertOptions in_host_memory;
+  ExpertsPlacement placement = ExpertsPlacement::kSliced;
   bool mtp = false, dspark = false, json = false;
 };
 

@@ -58,8 +58,8 @@ void add_speculate_options(CLI::App& command, SpeculateOptions& options) {
 }
 
 Model load_with_drafter(const SpeculateOptions& options, const std::string& folder,
-                        const std::string& device) {
-  std::shared_ptr<const ModelSpec> spec = ModelSpec::load(folder);
+                        const std::string& device, ExpertsPlacement placement) {
+  std::shared_ptr<const ModelSpec> spec = ModelSpec::load(folder, placement);
   if (options.source == "off" || options.source == "lookup") return load_ranks(spec, device);
   const DrafterKind kind = wanted_kind(options, spec->config());
   const std::string why = refusal(*spec, kind, options, device);

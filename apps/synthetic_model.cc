@@ -61,10 +61,11 @@ void check_synthetic_options(const SyntheticOptions& options, const std::string&
 }
 
 Model make_synthetic_model(const SyntheticOptions& options, DrafterKind drafter, ShardId shard,
-                           bool alone) {
-  return synthetic_model(
-      options.synthetic, read_formats(options.experts, options.dense, options.recipe),
-      options.layers, options.seed, parse_routing(options.routing), drafter, shard, alone);
+                           bool alone, ExpertsPlacement placement) {
+  return synthetic_model(options.synthetic,
+                         read_formats(options.experts, options.dense, options.recipe),
+                         options.layers, options.seed, parse_routing(options.routing), drafter,
+                         shard, alone, placement);
 }
 
 }  // namespace dsv4::apps

@@ -31,6 +31,7 @@ void check_synthetic_options(const SyntheticOptions& options, const std::string&
 
 // Its large tensors are made on a device (plan/synthetic.h).
 Model make_synthetic_model(const SyntheticOptions& options, DrafterKind drafter, ShardId shard,
-                           bool alone = false);
+                           bool alone = false,
+                           ExpertsPlacement placement = ExpertsPlacement::kSliced);
 
 }  // namespace dsv4::apps

@@ -25,6 +25,7 @@ TEST_F(CliRanks, AnswersAreThoseOfOneRank) {
   for (const char* ranks : {"cpu,cpu", "cpu,cpu,cpu"})
     EXPECT_EQ(dsv4(run + "--gpus " + ranks).out, one.out) << ranks;
   EXPECT_EQ(dsv4(run + "--device cpu,cpu").out, one.out);
+  EXPECT_EQ(dsv4(run + "--gpus cpu,cpu,cpu --experts-placement whole").out, one.out);
   const auto nll = [&](const std::string& ranks) {
     std::string ids = "5";
     for (int id = 6; id < 150; ++id) ids += fmt::format(",{}", id);
@@ -32,7 +33,9 @@ TEST_F(CliRanks, AnswersAreThoseOfOneRank) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return nlohmann::json::parse(result.out).at("nll").get<double>();
   };
-  EXPECT_EQ(nll(" --gpus cpu,cpu"), nll(""));
+  const double want = nll("");
+  EXPECT_EQ(nll(" --gpus cpu,cpu"), want);
+  EXPECT_EQ(nll(" --gpus cpu,cpu --experts-placement whole"), want);
 }
 
 TEST_F(CliRanks, BenchmarksRun) {
@@ -40,6 +43,10 @@ TEST_F(CliRanks, BenchmarksRun) {
     const test::CliResult result = dsv4(fmt::format("bench {} --gpus cpu,cpu --json", what));
     EXPECT_EQ(result.exit_code, 0) << what << result.err;
   }
+  const test::CliResult whole = dsv4(
+      "bench decode demo --context 64 --steps 3 --gpus cpu,cpu --experts-placement whole --json");
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_EQ(nlohmann::json::parse(whole.out).at("experts_placement"), "whole");
 }
 
 TEST_F(CliRanks, ListsThatCannotRunAreRefused) {
@@ -48,6 +55,9 @@ TEST_F(CliRanks, ListsThatCannotRunAreRefused) {
   expect_refused("0x2", "--gpus '0x2': want a number of GPUs, all, a list");
   expect_refused("cpu,", "--gpus 'cpu,': want a number of GPUs");
   expect_refused("0", "--gpus '0': want a number of GPUs");
+  expect_refused("cpu,cpu --experts-placement half", "--experts-placement: half not in");
+  expect_refused("cpu,cpu --experts-placement whole --experts-memory auto",
+                 "--experts-placement whole is for ranks: leave one of the two out");
   expect_error("run demo -p a --device cpu,gpu", "no device 'gpu' in a list of 2");
 #if !DSV4_CUDA
   expect_refused("all", "--gpus all: no CUDA GPU here");
@@ -70,6 +80,12 @@ TEST_F(CliRanks, PlanShowsEveryRank) {
   EXPECT_LT(plan.at("ranks")[0].at("own_bytes"), plan.at("ranks")[1].at("own_bytes"));
   EXPECT_NE(dsv4("plan demo --gpus 4xh200 --context 1000").out.find("received per token"),
             std::string::npos);
+  // Eight experts are two for each rank, whatever their rows.
+  const test::CliResult whole =
+      dsv4("plan demo --gpus 4xh200 --context 1000 --json --experts-placement whole");
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  const auto ranks = nlohmann::json::parse(whole.out).at("ranks");
+  EXPECT_GT(ranks[0].at("own_bytes"), plan.at("ranks")[0].at("own_bytes"));
 }
 
 }  // namespace

@@ -37,16 +37,17 @@ def launcher(kind, rank, world, job):
 
 
 class Ranks:
-    """Processes of one job. words: of the command line; of_rank: more variables of some ranks."""
+    """Processes of one job. words: of the command line; words_of: more of some ranks; of_rank: more variables."""
 
-    def __init__(self, world, *words, kind="torchrun", of_rank=None, ranks=None, program=None):
+    def __init__(self, world, *words, kind="torchrun", of_rank=None, words_of=None, ranks=None, program=None):
         job = random.randrange(1 << 40)
         self.processes, self.errors, self.said = [], [], {}
         for rank in range(world) if ranks is None else ranks:
             variables = {name: str(value) for name, value in launcher(kind, rank, world, job).items()}
             self.errors.append(tempfile.TemporaryFile("w+"))
             self.processes.append(subprocess.Popen(
-                [(program or {}).get(rank, BINARY), *words, "--gpus", "processes:cpu"], cwd=ROOT, text=True,
+                [(program or {}).get(rank, BINARY), *words, *(words_of or {}).get(rank, []), "--gpus", "processes:cpu"],
+                cwd=ROOT, text=True,
                 env=os.environ | {"OMP_NUM_THREADS": "2"} | variables | (of_rank or {}).get(rank, {}),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors[-1]))
 
@@ -92,6 +93,10 @@ class Answers(unittest.TestCase):
             self.assertEqual([status for status, _ in results], [0] * world, kind)
             self.assertEqual(results[0][1], want, kind)
             self.assertEqual("".join(out for _, out in results[1:]), "", "rank 0 alone writes")
+
+    def test_whole_experts(self):
+        results = Ranks(3, *RUN, "--experts-placement", "whole").end()
+        self.assertEqual(results[0], (0, one(*RUN)))
 
     def test_exact_numerics_and_chunks(self):
         words = ["eval", "ppl", "demo", "--json", "--numerics", "exact", "--context", "90",
@@ -141,6 +146,14 @@ class Refused(unittest.TestCase):
             for index in range(2):
                 self.assertEqual(results[index][0], 1)
                 self.assertRegex(ranks.error(index), r"^dsv4: rank 1 has the model \w{16}, rank 0 \w{16}\n$")
+
+    def test_another_placement_of_the_experts(self):
+        ranks = Ranks(2, *RUN, words_of={1: ["--experts-placement", "whole"]})
+        results = ranks.end()
+        for index in range(2):
+            self.assertEqual(results[index][0], 1)
+            self.assertRegex(ranks.error(index),
+                             r"^dsv4: rank 1 has the model \w{16} with whole experts, rank 0 \w{16}\n$")
 
     def test_no_launcher_and_what_does_not_run(self):
         def refusal(*words, **variables):
