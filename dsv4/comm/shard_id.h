@@ -12,7 +12,7 @@
 namespace dsv4 {
 
 // How ranks share the routed experts of a layer: each has some rows of every expert, or some of the
-// experts as a whole (docs/adr/0038).
+// experts as a whole (docs/adr/0039).
 enum class ExpertsPlacement : uint8_t { kSliced, kWhole };
 const char* name(ExpertsPlacement placement);
 

@@ -1,6 +1,6 @@
 // The two halves of experts.h, for ranks that each have some rows of every expert and exchange what
 // stands between them (docs/spec/several-gpus.md 2.3), or that have whole experts and exchange what
-// stands before the sum (docs/adr/0038).
+// stands before the sum (docs/adr/0039).
 //
 //   experts_hidden   h = weight * (silu(w1 x) * w3 x), clamped      one row for each token and slot
 //   experts_output   acc[t] += w2 h, experts in ascending order of their ids; then the addend
