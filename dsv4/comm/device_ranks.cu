@@ -6,6 +6,8 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/comm/exchange.cuh"
 #include "dsv4/comm/peer_memory.h"
+#include "dsv4/comm/process_memory.h"
+#include "dsv4/comm/rank_processes.h"
 #include "dsv4/comm/threads.h"
 #include "dsv4/comm/turns.h"
 #include "dsv4/device/launch.cuh"
@@ -107,15 +109,32 @@ void launch_exchange(Device& device, int ctas, const ExchangeParams& params, int
 
 }  // namespace
 
-// Memory of all ranks.
+// Memory of all ranks. A window has the two buffers of a rank, and its flags after them.
 struct DeviceRanks::Windows {
-  std::vector<Device*> devices;
+  int world() const { return static_cast<int>(devices.size()); }
+  int64_t window_bytes() const {
+    return 2 * buffer_bytes + world() * exchange::kCtas * static_cast<int64_t>(sizeof(int64_t));
+  }
+  // The device of any rank of this process, and the calls of all.
+  Device& home() const {
+    return **std::ranges::find_if(devices, [](const Device* one) { return one != nullptr; });
+  }
+  template <class Body>
+  void for_own(const Body& body) const {
+    for (int r = 0; r < world(); ++r)
+      if (Device* device = devices[static_cast<size_t>(r)]; device != nullptr) body(r, *device);
+  }
+
+  std::vector<Device*> devices;  // [world]; null: of another process
   int64_t buffer_bytes = 0, limit_ns = 0;
-  int ctas = exchange::kCtas;    // of a rank, in every exchange
-  std::unique_ptr<Turns> turns;  // null: no GPU has two ranks
-  std::vector<std::unique_ptr<PeerMemory>> buffers, flags;
-  std::vector<Buffer> done, waited;
-  // Host memory that all kernels reach.
+  int ctas = exchange::kCtas;           // of a rank, in every exchange
+  std::unique_ptr<Turns> turns;         // null: no GPU has two ranks of this process
+  std::vector<unsigned char*> of_rank;  // [world]: windows, which one of these holds:
+  std::vector<std::unique_ptr<PeerMemory>> peers;
+  std::unique_ptr<OfferedMemory> offered;
+  std::vector<std::unique_ptr<OpenedMemory>> opened;
+  std::vector<Buffer> done, waited;  // [world]
+  // Host memory that all kernels of this process reach.
   Buffer host;
   int64_t* stop = nullptr;
   Fault* faults = nullptr;  // [world]
@@ -236,8 +255,8 @@ class DeviceRanks::Rank final : public Communicator {
                           .what = place.what,
                           .layer = place.layer};
     for (size_t r = 0; r < world(); ++r) {
-      params.windows[r] = windows_.buffers[r]->data();
-      params.flags[r] = reinterpret_cast<int64_t*>(windows_.flags[r]->data());
+      params.windows[r] = windows_.of_rank[r];
+      params.flags[r] = reinterpret_cast<int64_t*>(windows_.of_rank[r] + 2 * windows_.buffer_bytes);
     }
     return params;
   }
@@ -249,9 +268,8 @@ class DeviceRanks::Rank final : public Communicator {
   bool in_step_ = false;  // of turns
 };
 
-DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
-                         std::chrono::milliseconds limit)
-    : windows_(std::make_unique<Windows>()) {
+void DeviceRanks::begin(std::vector<Device*> devices, int64_t window_bytes,
+                        std::chrono::milliseconds limit) {
   const int world = static_cast<int>(devices.size());
   DSV4_CHECK(world >= 1 && world <= exchange::kMaxRanks, "{} ranks, at most {}", world,
              exchange::kMaxRanks);
@@ -260,32 +278,80 @@ DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
   w.buffer_bytes = align_up(window_bytes, kAlign);
   w.limit_ns = std::chrono::nanoseconds(limit).count();
   const int64_t host_bytes = kAlign + world * static_cast<int64_t>(sizeof(Fault));
-  w.host = Buffer(DType::kU8, {host_bytes}, w.devices.front()->pinned());
+  w.host = Buffer(DType::kU8, {host_bytes}, w.home().pinned());
   w.stop = reinterpret_cast<int64_t*>(w.host.as<uint8_t>());
   w.faults = reinterpret_cast<Fault*>(w.host.as<uint8_t>() + kAlign);
+  w.of_rank.resize(static_cast<size_t>(world));
+  w.done.resize(static_cast<size_t>(world));
+  w.waited.resize(static_cast<size_t>(world));
+  ranks_.resize(static_cast<size_t>(world));
+}
+
+void DeviceRanks::end() {
+  Windows& w = *windows_;
+  w.for_own([&](int r, Device& device) {
+    const auto at = static_cast<size_t>(r);
+    cuda_check(cudaSetDevice(device.info().ordinal), "cudaSetDevice");
+    w.done[at] = Buffer(DType::kI64, {exchange::kCtas}, device.memory());
+    w.waited[at] = Buffer(DType::kI64, {1}, device.memory());
+    ranks_[at] = std::make_unique<Rank>(w, ShardId{r, w.world()});
+  });
+  probe();
+}
+
+DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
+                         std::chrono::milliseconds limit)
+    : windows_(std::make_unique<Windows>()) {
+  begin(std::move(devices), window_bytes, limit);
+  Windows& w = *windows_;
   std::vector<int> ordinals;
   for (const Device* device : w.devices) ordinals.push_back(device->info().ordinal);
   if (std::set<int>(ordinals.begin(), ordinals.end()).size() < ordinals.size()) {
-    w.turns = std::make_unique<Turns>(world, limit);
+    w.turns = std::make_unique<Turns>(w.world(), limit);
     w.ctas = kCtasOfShared;
   }
-  for (int r = 0; r < world; ++r) {
-    const int ordinal = ordinals[static_cast<size_t>(r)];
-    w.buffers.push_back(std::make_unique<PeerMemory>(ordinal, ordinals, 2 * w.buffer_bytes));
-    w.flags.push_back(std::make_unique<PeerMemory>(
-        ordinal, ordinals, world * exchange::kCtas * static_cast<int64_t>(sizeof(int64_t))));
-    w.done.emplace_back(DType::kI64, std::initializer_list<int64_t>{exchange::kCtas},
-                        w.devices[static_cast<size_t>(r)]->memory());
-    w.waited.emplace_back(DType::kI64, std::initializer_list<int64_t>{1},
-                          w.devices[static_cast<size_t>(r)]->memory());
-    ranks_.push_back(std::make_unique<Rank>(w, ShardId{r, world}));
+  w.for_own([&](int r, Device& device) {
+    w.peers.push_back(
+        std::make_unique<PeerMemory>(device.info().ordinal, ordinals, w.window_bytes()));
+    w.of_rank[static_cast<size_t>(r)] = w.peers.back()->data();
+  });
+  end();
+}
+
+DeviceRanks::DeviceRanks(Device& device, ShardId id, int64_t window_bytes,
+                         std::chrono::milliseconds limit, const Swap& swap)
+    : windows_(std::make_unique<Windows>()) {
+  std::vector<Device*> devices(static_cast<size_t>(id.world));
+  devices[static_cast<size_t>(id.rank)] = &device;
+  begin(std::move(devices), window_bytes, limit);
+  open_windows(swap);
+  end();
+}
+
+// Other ranks may write into a window as soon as they have its handle, so it is zeros by then.
+void DeviceRanks::open_windows(const Swap& swap) {
+  Windows& w = *windows_;
+  cuda_check(cudaSetDevice(w.home().info().ordinal), "cudaSetDevice");
+  w.offered = std::make_unique<OfferedMemory>(w.window_bytes());
+  const std::vector<Bytes> handles = swap(MessageWriter().put(w.offered->handle()).bytes());
+  for (size_t r = 0; r < handles.size(); ++r) {
+    if (w.devices[r] != nullptr) {
+      w.of_rank[r] = w.offered->data();
+      continue;
+    }
+    const auto handle = MessageReader(handles[r]).get<cudaIpcMemHandle_t>();
+    w.opened.push_back(std::make_unique<OpenedMemory>(handle, static_cast<int>(r)));
+    w.of_rank[r] = w.opened.back()->data();
   }
-  probe();
 }
 
 DeviceRanks::~DeviceRanks() {
   abort();  // kernels that still wait for a rank use what goes away now
-  for (const Device* device : windows_->devices) cudaStreamSynchronize(device->stream());
+  windows_->for_own([](int, Device& device) { cudaStreamSynchronize(device.stream()); });
+}
+
+void DeviceRanks::set_limit(std::chrono::milliseconds limit) {
+  windows_->limit_ns = std::chrono::nanoseconds(limit).count();
 }
 
 int DeviceRanks::world() const {
@@ -330,38 +396,51 @@ void DeviceRanks::check() const {
 // tokens.
 void DeviceRanks::probe() {
   constexpr int64_t kRows = 8, kColumns = 64;
+  const Windows& w = *windows_;
   const auto value = [](int64_t i) { return static_cast<int32_t>(i * 26544357 + 12345); };
   const ColumnEnds ends = column_ends(world(), kColumns, 1);
-  std::vector<Buffer> all;
-  for (int r = 0; r < world(); ++r) {
-    Device& device = *windows_->devices[static_cast<size_t>(r)];
+  std::vector<Buffer> all(ranks_.size());
+  w.for_own([&](int r, Device& device) {
     cuda_check(cudaSetDevice(device.info().ordinal), "cudaSetDevice");
     std::vector<int32_t> own(kRows * kColumns, 0);
     for (int64_t i = 0; i < kRows * kColumns; ++i)
       if (i % kColumns >= first_column(ends, r) && i % kColumns < ends[static_cast<size_t>(r)])
         own[static_cast<size_t>(i)] = value(i);
-    all.emplace_back(DType::kI32, std::initializer_list<int64_t>{kRows, kColumns}, device.memory());
-    device.memory().upload(all.back().view().data, reinterpret_cast<const std::byte*>(own.data()),
-                           all.back().view().bytes());
-  }
-  for (int r = 0; r < world(); ++r) {
+    Buffer& buffer = all[static_cast<size_t>(r)];
+    buffer = Buffer(DType::kI32, {kRows, kColumns}, device.memory());
+    device.memory().upload(buffer.view().data, reinterpret_cast<const std::byte*>(own.data()),
+                           buffer.view().bytes());
+  });
+  w.for_own([&](int r, Device&) {
     const Gathered one[] = {{all[static_cast<size_t>(r)].view(), ends}};
     rank(r).gather(one, {"probe of the link"});
-  }
-  for (Device* device : windows_->devices) device->wait();
+  });
+  w.for_own([](int, Device& device) { device.wait(); });
   check();
-  for (int r = 0; r < world(); ++r) {
+  w.for_own([&](int r, Device& device) {
     std::vector<int32_t> got(kRows * kColumns);
     const TensorView& view = all[static_cast<size_t>(r)].view();
-    windows_->devices[static_cast<size_t>(r)]->memory().download(
-        reinterpret_cast<std::byte*>(got.data()), view.data, view.bytes());
+    device.memory().download(reinterpret_cast<std::byte*>(got.data()), view.data, view.bytes());
     for (int64_t i = 0; i < kRows * kColumns; ++i)
       if (got[static_cast<size_t>(i)] != value(i))
         fail(ErrorCode::kUnsupported,
              "rank {} does not get what the others store in its memory: the link between these "
              "GPUs is broken (nvidia-smi topo -p2p w; IOMMU and ACS settings)",
              r);
+  });
+}
+
+DeviceRanks& device_exchanges(RankProcesses& group, Device& device,
+                              std::chrono::milliseconds limit) {
+  std::shared_ptr<DeviceRanks>& exchanges = group.device_exchanges();
+  if (exchanges == nullptr) {
+    exchanges = std::make_shared<DeviceRanks>(
+        device, group.id(), kExchangeWindowBytes, limit,
+        [&](const Bytes& own) { return group.swap(own, "the other ranks load"); });
+    group.on_end([ranks = exchanges.get()] { ranks->abort(); });
   }
+  exchanges->set_limit(limit);
+  return *exchanges;
 }
 
 }  // namespace dsv4

@@ -181,6 +181,15 @@ RankSocket::Message RankSocket::receive(RankLimit limit, const std::string& doin
   return message;
 }
 
+bool RankSocket::readable(milliseconds limit) const {
+  pollfd wait{.fd = descriptor_, .events = POLLIN, .revents = 0};
+  return poll(&wait, 1, static_cast<int>(limit.count())) > 0;
+}
+
+void RankSocket::finish() {
+  shutdown(descriptor_, SHUT_WR);  // may fail where the other process has ended
+}
+
 bool RankSocket::ended() const {
   pollfd wait{.fd = descriptor_, .events = POLLRDHUP, .revents = 0};
   return poll(&wait, 1, 0) > 0 && (wait.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
