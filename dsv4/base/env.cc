@@ -11,6 +11,7 @@ namespace {
 constexpr EnvVar kTable[] = {
     {"ALL_PROXY", "none",
      "proxy for `dsv4 pull` where no other is set; also in lower case (read by libcurl)", true},
+    {"CUDA_VISIBLE_DEVICES", "all GPUs", "GPUs that there are for the program (read by CUDA)"},
     {"DSV4_API_KEY", "no key",
      "key that clients of `dsv4 serve` must send, and that `dsv4 chat --url` sends", true},
     {"DSV4_MODELS", "models/ beside the build tree, or share/dsv4/models/ of the installation",

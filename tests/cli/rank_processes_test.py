@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""--gpus processes:cpu: ranks that are processes, with the variables that launchers set. Answers and log-probabilities
-are those of one process, to the byte; a rank that is killed, stopped or not like rank 0 ends all of them, with one
-line.
+"""--gpus processes: ranks that are processes, with the variables that launchers set. Answers and log-probabilities are
+those of one process, to the byte; a rank that is killed, stopped or not like rank 0 ends all of them, with one line.
 
-usage: rank_processes_test.py BINARY [TEST ...]"""
+usage: rank_processes_test.py BINARY [TEST ...]
+
+They compute on the CPU. With DSV4_RANKS_GPUS=0,1 rank r is on GPU r of the list, and begins with the first again after
+its end: 0 alone runs two ranks on one GPU, which take turns of milliseconds. On GPUs all commands are --deterministic."""
 
 import json
 import os
@@ -21,8 +23,17 @@ from pathlib import Path
 BINARY = sys.argv.pop(1) if len(sys.argv) > 1 else "build/cpu/bin/dsv4"
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = ["run", "demo", "-p", "Once upon a time", "-n", "24", "--seed", "7", "--logprobs", "3", "--stats", "none"]
+GPUS = os.environ.get("DSV4_RANKS_GPUS", "").split(",") if os.environ.get("DSV4_RANKS_GPUS") else []
+ONE = ["--gpus", GPUS[0], "--deterministic"] if GPUS else ["--device", "cpu"]
 LIMIT = 15  # seconds in which all ranks end, beside what a busy machine needs
 PATIENCE = 120
+
+
+def ranks_on(world):
+    """The arguments for so many ranks."""
+    if not GPUS:
+        return ["--gpus", "processes:cpu"]
+    return ["--gpus", "processes:" + ",".join(GPUS[rank % len(GPUS)] for rank in range(world)), "--deterministic"]
 
 
 def launcher(kind, rank, world, job):
@@ -37,16 +48,19 @@ def launcher(kind, rank, world, job):
 
 
 class Ranks:
-    """Processes of one job. words: of the command line; of_rank: more variables of some ranks."""
+    """Processes of one job. words: of the command line; of_rank: more variables of some ranks; plain: the command has no
+    --deterministic."""
 
-    def __init__(self, world, *words, kind="torchrun", of_rank=None, ranks=None, program=None):
+    def __init__(self, world, *words, kind="torchrun", of_rank=None, ranks=None, program=None,
+                 plain=False):
         job = random.randrange(1 << 40)
         self.processes, self.errors, self.said = [], [], {}
         for rank in range(world) if ranks is None else ranks:
             variables = {name: str(value) for name, value in launcher(kind, rank, world, job).items()}
             self.errors.append(tempfile.TemporaryFile("w+"))
             self.processes.append(subprocess.Popen(
-                [(program or {}).get(rank, BINARY), *words, "--gpus", "processes:cpu"], cwd=ROOT, text=True,
+                [(program or {}).get(rank, BINARY), *words, *ranks_on(world)[:2 if plain else None]],
+                cwd=ROOT, text=True,
                 env=os.environ | {"OMP_NUM_THREADS": "2"} | variables | (of_rank or {}).get(rank, {}),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors[-1]))
 
@@ -79,7 +93,7 @@ class Ranks:
 
 
 def one(*words):
-    return subprocess.run([BINARY, *words, "--device", "cpu"], cwd=ROOT, text=True, check=True,
+    return subprocess.run([BINARY, *words, *ONE], cwd=ROOT, text=True, check=True,
                           env=os.environ | {"OMP_NUM_THREADS": "2"}, capture_output=True).stdout
 
 
@@ -115,6 +129,31 @@ class Answers(unittest.TestCase):
             self.assertEqual(results[0], (0, want))
 
 
+@unittest.skipUnless(GPUS, "no DSV4_RANKS_GPUS")
+class Flash(unittest.TestCase):
+    """Six layers of V4-Flash with random weights."""
+
+    FLASH = ["bench", "decode", "--synthetic", "flash", "--layers", "6", "--context", "1024", "--batch", "1,3", "--steps",
+             "8", "--json"]
+
+    def test_logits_of_one_rank(self):
+        for experts in "mxfp4", "k3-e4m3":
+            words = [*self.FLASH, "--experts", experts]
+            want = [row["logits_sha256"] for row in json.loads(one(*words))["results"]]
+            ranks = Ranks(2, *words)
+            (status, out), (other, nothing) = ranks.end()
+            self.assertEqual((status, other, nothing), (0, 0, ""), ranks.error(0) + ranks.error(1))
+            self.assertEqual([row["logits_sha256"] for row in json.loads(out)["results"]], want, experts)
+
+    def test_time_of_an_exchange(self):
+        ranks = Ranks(2, "bench", "exchange", "--json", plain=True)
+        (status, out), (other, _) = ranks.end()
+        self.assertEqual((status, other), (0, 0), ranks.error(0) + ranks.error(1))
+        report = json.loads(out)
+        self.assertEqual((report["ranks"], report["processes"]), (2, True))
+        print("\nKiB, us:", [(row["bytes"] >> 10, round(row["us"], 2)) for row in report["results"]])
+
+
 class Refused(unittest.TestCase):
     def expect(self, ranks, line, count=2):
         results = ranks.end()
@@ -146,15 +185,18 @@ class Refused(unittest.TestCase):
         def refusal(*words, **variables):
             plain = {name: value for name, value in os.environ.items()
                      if not name.startswith(("SLURM_", "OMPI_")) and name not in ("RANK", "WORLD_SIZE")}
-            run = subprocess.run([BINARY, *words, "--gpus", "processes:cpu"], cwd=ROOT, text=True,
+            run = subprocess.run([BINARY, *words], cwd=ROOT, text=True,
                                  env=plain | variables, capture_output=True)
             self.assertNotEqual(run.returncode, 0)
             self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
             return run.stderr
-        self.assertIn("start the program with torchrun, mpirun or srun", refusal(*RUN))
+        processes = ranks_on(2)
+        self.assertIn("start the program with torchrun, mpirun or srun", refusal(*RUN, *processes))
         two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}
-        self.assertIn("bench does not run over processes", refusal("bench", "decode", "demo", **two))
-        self.assertIn("chat does not run over processes", refusal("chat", "demo", **two))
+        self.assertIn("chat does not run over processes", refusal("chat", "demo", *processes, **two))
+        self.assertIn("3 GPUs for 2 processes", refusal(*RUN, "--gpus", "processes:0,1,2", **two))
+        for bad in "processes:", "processes:a", "processes:0,", "processes:0,cpu", "processes2":
+            self.assertIn(f"--gpus '{bad}': want", refusal(*RUN, "--gpus", bad, **two))
 
 
 class Server:
@@ -188,7 +230,7 @@ class Serve(unittest.TestCase):
         server = Server()
         try:
             got = json.load(server.ask(30))["choices"][0]
-            plain = subprocess.Popen([BINARY, "serve", "demo", "--port", "0", "--context", "2048", "--device", "cpu"],
+            plain = subprocess.Popen([BINARY, "serve", "demo", "--port", "0", "--context", "2048", *ONE],
                                      cwd=ROOT, text=True, stderr=subprocess.PIPE)
             for line in plain.stderr:
                 entry = json.loads(line)
