@@ -19,6 +19,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/comm/rank_processes.h"
 #include "dsv4/convert/recipe_codebooks.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/rank_messages.h"
@@ -142,6 +143,17 @@ void add_device(CLI::App& command, std::string& device) {
           "(processes:cpu)")
       ->option_text("N|all|LIST|processes[:LIST]")
       ->excludes(one);
+  const auto exchange = [](const std::string& kind) {
+    set_exchange_kind(kind == "nccl" ? ExchangeKind::kNccl : ExchangeKind::kPeer);
+  };
+  command
+      .add_option_function<std::string>(
+          "--exchange", exchange,
+          "of --gpus processes: values go from GPU to GPU by stores, or by NCCL, where GPUs do not "
+          "reach each other's memory")
+      ->check(CLI::IsMember({"peer", "nccl"}))
+      ->option_text("peer|nccl (peer)")
+      ->needs("--gpus");
 }
 
 void place_model(Model& model, std::span<const std::shared_ptr<Device>> devices,

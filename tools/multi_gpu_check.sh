@@ -11,6 +11,7 @@
 #   soak       DSV4_RANKS_STEPS captured steps with random batches (20,000), equal to one rank's
 #   processes  ranks that are processes: answers, prefixes, servers, ranks that are killed or stopped; logits of six layers of V4-Flash;
 #              the time of an exchange. Their logits and caches by memcmp are in `bits`
+#   nccl       the same with exchanges by NCCL (DSV4_NCCL: its library), on two GPUs
 #   engine     answers, prefixes from the cache, host memory and the disk, a rank that throws or stalls
 #   faults     what a GPU that is not there says
 #   bench      an exchange beside NCCL's all-gather; decode and prefill of six layers of V4-Flash in FP4 on one GPU and on two; the whole model on two H200
@@ -22,7 +23,7 @@ cd "$(dirname "$0")/.."
 bin=${DSV4_BIN:-build/cuda/bin}
 out=multi-gpu-check steps=()
 [[ $# -eq 0 ]] || { out=$1; shift; }
-[ $# -gt 0 ] && steps=("$@") || steps=(exchange bits soak engine processes faults bench)
+[ $# -gt 0 ] && steps=("$@") || steps=(exchange bits soak engine processes nccl faults bench)
 mkdir -p "$out"
 passed=0 failed=0
 gpus=$(nvidia-smi -L | wc -l)
@@ -83,6 +84,14 @@ for step in "${steps[@]}"; do
       DSV4_RANKS_GPUS=$([ "$gpus" -gt 1 ] && echo 0,1 || echo 0) \
         check processes 240 python3 tests/cli/rank_processes_test.py "$bin/dsv4" -v
       grep '^KiB' "$out/processes.log" ;;
+    nccl)
+      if [ "$gpus" -gt 1 ]; then
+        export DSV4_RANKS_EXCHANGE=nccl
+        check nccl-bits 240 "$bin/ranks_gpu_test" '--gtest_filter=*Processes*'
+        DSV4_RANKS_GPUS=0,1 check nccl-processes 240 python3 tests/cli/rank_processes_test.py "$bin/dsv4" -v
+        grep '^KiB' "$out/nccl-processes.log"
+        unset DSV4_RANKS_EXCHANGE
+      fi ;;
     faults)
       check gpu-missing 15 refused "no GPU cuda:$gpus" run demo -p a -n 1 --gpus "0,$gpus"
       check gpus-mixed 15 refused "want GPUs alone" run demo -p a -n 1 --gpus cpu,0 ;;

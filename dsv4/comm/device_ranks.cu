@@ -1,110 +1,33 @@
 #include "dsv4/comm/device_ranks.h"
 
 #include <algorithm>
+#include <mutex>
 #include <set>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/comm/exchange.cuh"
+#include "dsv4/comm/exchange_launch.cuh"
+#include "dsv4/comm/nccl_group.h"
 #include "dsv4/comm/peer_memory.h"
 #include "dsv4/comm/process_memory.h"
 #include "dsv4/comm/rank_processes.h"
 #include "dsv4/comm/threads.h"
 #include "dsv4/comm/turns.h"
-#include "dsv4/device/launch.cuh"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
-namespace {
 
 using exchange::ExchangedTensor;
 using exchange::ExchangeParams;
 using exchange::Fault;
+using exchange::kAlign;
+using exchange::Part;
+
+namespace {
 
 constexpr int kCtasOfShared = 8;  // of ranks that share a GPU
-constexpr int64_t kAlign = 16;    // of a tensor in a buffer, and the largest unit
 
-template <class Unit>
-__global__ void __launch_bounds__(exchange::kThreads) exchange_kernel(const ExchangeParams p) {
-  exchange::exchange<Unit>(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
-}
-
-// What a rank gives and gets of one tensor.
-struct Part {
-  const std::byte* from;
-  int64_t from_stride;                // bytes between rows
-  TensorView all;                     // empty data: this rank gets nothing
-  std::vector<int64_t> begin, count;  // [world], columns
-  const int32_t* owners = nullptr;    // [rows]
-
-  int64_t row_bytes() const { return all.dim(1) * item_bytes(all.dtype); }
-};
-
-int64_t lowest_bit(int64_t bits) {
-  return bits & -bits;
-}
-
-// The largest power of two up to kAlign that divides what every rank has of a row, in bytes: equal
-// on all ranks.
-int64_t granule_of(std::span<const Part> parts) {
-  int64_t bits = kAlign;
-  for (const Part& part : parts) {
-    bits |= part.row_bytes();
-    for (size_t r = 0; r < part.begin.size(); ++r)
-      bits |= (part.begin[r] | part.count[r]) * item_bytes(part.all.dtype);
-  }
-  return lowest_bit(bits);
-}
-
-// The largest power of two that divides the granule and this rank's addresses.
-int64_t unit_of(std::span<const Part> parts, int64_t granule) {
-  int64_t bits = granule;
-  for (const Part& part : parts) {
-    bits |= reinterpret_cast<intptr_t>(part.from) | part.from_stride;
-    if (part.all.data != nullptr)
-      bits |= reinterpret_cast<intptr_t>(part.all.data) |
-              part.all.row_stride() * item_bytes(part.all.dtype);
-  }
-  return lowest_bit(bits);
-}
-
-ExchangedTensor exchanged(const Part& part, int64_t first_row, int64_t rows, int64_t unit) {
-  const auto size = item_bytes(part.all.dtype);
-  const int64_t to_stride = part.all.data == nullptr ? 0 : part.all.row_stride() * size;
-  ExchangedTensor t{.from = part.from + first_row * part.from_stride,
-                    .to = nullptr,
-                    .from_stride = part.from_stride / unit,
-                    .to_stride = to_stride / unit,
-                    .window = 0,
-                    .rows = static_cast<int32_t>(rows),
-                    .columns = static_cast<int32_t>(part.row_bytes() / unit),
-                    .begin = {},
-                    .count = {},
-                    .owners = part.owners == nullptr ? nullptr : part.owners + first_row};
-  if (part.all.data != nullptr) t.to = part.all.data + first_row * to_stride;
-  for (size_t r = 0; r < part.begin.size(); ++r) {
-    t.begin[r] = static_cast<int32_t>(part.begin[r] * size / unit);
-    t.count[r] = static_cast<int32_t>(part.count[r] * size / unit);
-  }
-  return t;
-}
-
-void launch_exchange(Device& device, int ctas, const ExchangeParams& params, int64_t unit) {
-  const auto run = [&](auto value) {
-    launch(device, "exchange", exchange_kernel<decltype(value)>,
-           {.grid = ctas, .block = exchange::kThreads}, params);
-  };
-  switch (unit) {
-    case 16:
-      return run(uint4{});
-    case 8:
-      return run(uint2{});
-    case 4:
-      return run(uint32_t{});
-    case 2:
-      return run(uint16_t{});
-    default:
-      return run(uint8_t{});
-  }
+const char* name(ExchangeKind kind) {
+  return kind == ExchangeKind::kPeer ? "peer" : "nccl";
 }
 
 }  // namespace
@@ -133,6 +56,10 @@ struct DeviceRanks::Windows {
   std::vector<std::unique_ptr<PeerMemory>> peers;
   std::unique_ptr<OfferedMemory> offered;
   std::vector<std::unique_ptr<OpenedMemory>> opened;
+  std::unique_ptr<NcclGroup> nccl;  // null: by windows
+  Buffer slots;                     // of NCCL, [world, buffer_bytes]
+  std::mutex late_mutex;
+  std::string late;                  // why NCCL was ended
   std::vector<Buffer> done, waited;  // [world]
   // Host memory that all kernels of this process reach.
   Buffer host;
@@ -177,7 +104,10 @@ class DeviceRanks::Rank final : public Communicator {
   }
 
   void step(const std::function<void()>& enqueue) {
-    if (windows_.turns == nullptr) return enqueue();
+    if (windows_.turns == nullptr) {
+      enqueue();
+      return mark();
+    }
     windows_.turns->begin(id_.rank);
     in_step_ = true;
     try {
@@ -189,6 +119,11 @@ class DeviceRanks::Rank final : public Communicator {
     }
     in_step_ = false;
     windows_.turns->end(id_.rank);
+  }
+
+  // What is enqueued is to end within the limit; kernels of windows see to that themselves.
+  void mark() {
+    if (windows_.nccl != nullptr) windows_.nccl->mark(device().stream());
   }
 
  private:
@@ -218,7 +153,7 @@ class DeviceRanks::Rank final : public Communicator {
     DSV4_CHECK(row_bytes <= windows_.buffer_bytes, "{}: a row of {} bytes, and a window of {}",
                to_string(place), row_bytes, windows_.buffer_bytes);
     cuda_check(cudaSetDevice(device().info().ordinal), "cudaSetDevice");
-    const int64_t granule = granule_of(parts), unit = unit_of(parts, granule);
+    const int64_t granule = exchange::granule_of(parts), unit = exchange::unit_of(parts, granule);
     const int64_t step = windows_.buffer_bytes / row_bytes;
     for (int64_t first = 0; first < rows; first += step) {
       ExchangeParams params = common(receivers, place);
@@ -230,11 +165,24 @@ class DeviceRanks::Rank final : public Communicator {
         ExchangedTensor& t = params.tensors[params.num_tensors++];
         t = exchanged(part, first, count, unit);
         t.window = window;
-        window += align_up(count * part.row_bytes(), kAlign);
+        const bool slots = windows_.nccl != nullptr;
+        window += align_up(count * (slots ? part.widest_bytes() : part.row_bytes()), kAlign);
       }
-      launch_exchange(device(), windows_.ctas, params, unit);
+      send(params, unit, window);
     }
     if (in_step_) windows_.turns->pass(id_.rank);
+  }
+
+  // bytes: of the tensors in a window, or in a slot
+  void send(ExchangeParams& params, int64_t unit, int64_t bytes) {
+    if (windows_.nccl == nullptr)
+      return exchange::launch_exchange(device(), windows_.ctas, params, unit);
+    params.windows[rank()] = reinterpret_cast<unsigned char*>(windows_.slots.view().data);
+    params.buffer_bytes = bytes;
+    exchange::launch_slots(device(), params, unit, true);
+    windows_.nccl->all_gather(params.windows[rank()], bytes, device().stream());
+    if ((params.receivers >> id_.rank & 1) != 0)
+      exchange::launch_slots(device(), params, unit, false);
   }
 
   ExchangeParams common(uint32_t receivers, const Place& place) const {
@@ -302,6 +250,8 @@ void DeviceRanks::end() {
 DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
                          std::chrono::milliseconds limit)
     : windows_(std::make_unique<Windows>()) {
+  if (exchange_kind() == ExchangeKind::kNccl)
+    fail(ErrorCode::kBadInput, "--exchange nccl is for ranks that are processes on {}", "GPUs");
   begin(std::move(devices), window_bytes, limit);
   Windows& w = *windows_;
   std::vector<int> ordinals;
@@ -324,8 +274,38 @@ DeviceRanks::DeviceRanks(Device& device, ShardId id, int64_t window_bytes,
   std::vector<Device*> devices(static_cast<size_t>(id.world));
   devices[static_cast<size_t>(id.rank)] = &device;
   begin(std::move(devices), window_bytes, limit);
-  open_windows(swap);
+  compare_kinds(swap);
+  exchange_kind() == ExchangeKind::kPeer ? open_windows(swap) : open_nccl(swap);
   end();
+}
+
+void DeviceRanks::compare_kinds(const Swap& swap) const {
+  const std::vector<Bytes> kinds = swap(MessageWriter().put(exchange_kind()).bytes());
+  for (size_t r = 0; r < kinds.size(); ++r) {
+    const auto kind = MessageReader(kinds[r]).get<ExchangeKind>();
+    if (kind != exchange_kind())
+      fail(ErrorCode::kBadInput, "--exchange {} here, {} on rank {}: give all ranks the same words",
+           name(exchange_kind()), name(kind), r);
+  }
+}
+
+void DeviceRanks::open_nccl(const Swap& swap) {
+  Windows& w = *windows_;
+  cuda_check(cudaSetDevice(w.home().info().ordinal), "cudaSetDevice");
+  w.slots = Buffer(DType::kU8, {w.world(), w.buffer_bytes}, w.home().memory());
+  w.home().wait();
+  ShardId id{0, w.world()};
+  w.for_own([&](int r, Device&) { id.rank = r; });
+  w.nccl = std::make_unique<NcclGroup>(
+      id,
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(w.limit_ns)),
+      swap, [this](const std::string& why) {
+        {
+          const std::lock_guard lock(windows_->late_mutex);
+          windows_->late = why;
+        }
+        abort();
+      });
 }
 
 // Other ranks may write into a window as soon as they have its handle, so it is zeros by then.
@@ -352,6 +332,7 @@ DeviceRanks::~DeviceRanks() {
 
 void DeviceRanks::set_limit(std::chrono::milliseconds limit) {
   windows_->limit_ns = std::chrono::nanoseconds(limit).count();
+  if (windows_->nccl != nullptr) windows_->nccl->set_limit(limit);
 }
 
 int DeviceRanks::world() const {
@@ -378,10 +359,15 @@ double DeviceRanks::waited(int r) const {
 void DeviceRanks::abort() {
   if (windows_->turns != nullptr) windows_->turns->stop();
   *static_cast<volatile int64_t*>(windows_->stop) = 1;
+  if (windows_->nccl != nullptr) windows_->nccl->abort();
 }
 
 void DeviceRanks::check() const {
   if (*static_cast<volatile int64_t*>(windows_->stop) == 0) return;
+  {
+    const std::lock_guard lock(windows_->late_mutex);
+    if (!windows_->late.empty()) throw RanksStopped(windows_->late);
+  }
   for (int r = 0; r < world(); ++r) {
     const Fault& fault = windows_->faults[r];
     if (fault.failed != 0)
@@ -414,6 +400,7 @@ void DeviceRanks::probe() {
   w.for_own([&](int r, Device&) {
     const Gathered one[] = {{all[static_cast<size_t>(r)].view(), ends}};
     rank(r).gather(one, {"probe of the link"});
+    ranks_[static_cast<size_t>(r)]->mark();
   });
   w.for_own([](int, Device& device) { device.wait(); });
   check();

@@ -72,7 +72,9 @@ class DeviceRanks {
   // What the constructors have in common, before the windows and after them.
   void begin(std::vector<Device*> devices, int64_t window_bytes, std::chrono::milliseconds limit);
   void end();
+  void compare_kinds(const Swap& swap) const;
   void open_windows(const Swap& swap);
+  void open_nccl(const Swap& swap);
   void probe();
 
   std::unique_ptr<Windows> windows_;

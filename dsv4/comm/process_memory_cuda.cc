@@ -14,7 +14,7 @@ void check(cudaError_t status, const char* call, const std::string& what) {
   cudaGetLastError();  // it is not the error of a later call
   fail(ErrorCode::kUnsupported,
        "{} ({}: {}): ranks that are processes need CUDA IPC (one container, or --ipc=host "
-       "--pid=host; not WSL); --gpus N runs ranks as threads",
+       "--pid=host; not WSL); else give --exchange nccl, or --gpus N, whose ranks are threads",
        what, call, cudaGetErrorString(status));
 }
 

@@ -77,6 +77,19 @@ void check_place(MessageReader& from, int rank, const Place& place, const Tensor
 
 }  // namespace
 
+ExchangeKind& kind_of_exchanges() {
+  static ExchangeKind kind = ExchangeKind::kPeer;
+  return kind;
+}
+
+void set_exchange_kind(ExchangeKind kind) {
+  kind_of_exchanges() = kind;
+}
+
+ExchangeKind exchange_kind() {
+  return kind_of_exchanges();
+}
+
 template <class Body>
 auto RankProcesses::stopping(const Body& body) {
   check_works();

@@ -27,6 +27,12 @@ namespace dsv4 {
 
 class DeviceRanks;  // device_ranks.h
 
+// How GPUs of ranks that are processes exchange values: by stores in each other's memory, or by
+// NCCL, where they do not reach it. Set before the ranks meet, equal on all of them.
+enum class ExchangeKind : uint8_t { kPeer, kNccl };
+void set_exchange_kind(ExchangeKind kind);
+ExchangeKind exchange_kind();
+
 // What has to be equal on all ranks for their bits to be. Texts that a line can show.
 struct RankIdentity {
   std::string program, model, processor;

@@ -23,6 +23,8 @@ ProcessRank::ProcessRank(const Model& model, const Context& context, const Cache
     return;
   }
 #endif
+  if (exchange_kind() == ExchangeKind::kNccl)
+    fail(ErrorCode::kBadInput, "--exchange nccl is for ranks that are processes on {}", "GPUs");
   auto host = std::make_unique<HostRunner>(model, context, limits);
   host->join(&group_.exchanges());
   runner_ = std::move(host);

@@ -4,7 +4,7 @@
 // threads, or processes: this program again, once for each other rank.
 //
 // The ranks share GPU 0. DSV4_RANKS_GPUS=2 deals them out over two; DSV4_RANKS_STEPS=20000 runs so
-// many random captured steps.
+// many random captured steps; processes exchange by NCCL with DSV4_RANKS_EXCHANGE=nccl.
 
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -142,12 +142,19 @@ struct Follows {
   }
 };
 
+// DSV4_RANKS_EXCHANGE=nccl
+ExchangeKind kind() {
+  const char* const text = std::getenv("DSV4_RANKS_EXCHANGE");
+  return text != nullptr && std::string(text) == "nccl" ? ExchangeKind::kNccl : ExchangeKind::kPeer;
+}
+
 // Rank 0 of a model whose other ranks are processes.
 class Processes {
  public:
   Processes(const std::string& name, int world, const Context& context)
       : self_{
             name, folder_of_caches(), fmt::format("test-{}-{}", getpid(), ++started), {0, world}} {
+    set_exchange_kind(kind());
     for (int rank = 1; rank < world; ++rank) spawn(rank);
     const Devices devices = self_.device();
     model_.emplace(unplaced(name, self_.id, true));
@@ -157,6 +164,7 @@ class Processes {
   }
   ~Processes() {
     model_.reset();
+    set_exchange_kind(ExchangeKind::kPeer);  // of threads
     for (const pid_t process : others_) {
       int status = -1;
       waitpid(process, &status, 0);
@@ -192,6 +200,7 @@ class Processes {
 TEST(RanksThatFollow, InAProcessOfTheirOwn) {
   const std::optional<Follows> self = Follows::here();
   if (!self) GTEST_SKIP() << "started by another test";
+  set_exchange_kind(kind());
   const Devices devices = self->device();
   Model model = unplaced(self->name, self->id, true);
   model.join(self->meet());
