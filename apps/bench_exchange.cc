@@ -57,7 +57,7 @@ OwnRanks own_ranks(const std::string& device, const Devices& devices) {
   OwnRanks own{.devices = devices};
   if (const auto self = rank_of_process(device)) {
     own.ranks = {self->id.rank};
-    own.processes = meet_ranks(*self, "bench exchange", devices.front().get());
+    own.processes = meet_ranks(*self, "bench exchange", device, devices);
     own.exchanges = &device_exchanges(*own.processes, *devices.front(), kLimit);
     return own;
   }

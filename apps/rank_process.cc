@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <functional>
+#include <map>
 
 #include "apps/commands.h"
 #include "apps/version.h"
@@ -15,6 +16,10 @@
 #include "dsv4/engine/fingerprint.h"
 #include "dsv4/engine/rank_messages.h"
 #include "dsv4/plan/synthetic_tensors.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#include "dsv4/device/error.h"
+#endif
 
 namespace dsv4::apps {
 namespace {
@@ -31,12 +36,41 @@ std::chrono::seconds time_to_meet() {
   return std::chrono::seconds(seconds);
 }
 
+#if DSV4_CUDA
+// A launcher that shows every process the same GPU, or fewer GPUs than processes, would make them
+// take turns without a word.
+void refuse_shared_gpu(RankProcesses& group, const Device& device) {
+  char own[32] = {};
+  cuda_check(cudaDeviceGetPCIBusId(own, sizeof own, device.info().ordinal),
+             "cudaDeviceGetPCIBusId");
+  const std::vector<Bytes> all =
+      group.swap(MessageWriter().text(own).bytes(), "the GPUs of the other ranks");
+  std::map<std::string, size_t> rank_of;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string gpu = MessageReader(all[rank]).text();
+    const auto [first, is_first] = rank_of.emplace(gpu, rank);
+    if (!is_first)
+      fail(ErrorCode::kBadInput,
+           "ranks {} and {} are on the GPU {}: show each process a GPU of its own, or for tests "
+           "give "
+           "a list (--gpus processes:0,0)",
+           first->second, rank, gpu);
+  }
+}
+#endif
+
 }  // namespace
 
 std::shared_ptr<RankProcesses> meet_ranks(const LaunchedRank& self, const std::string& what,
-                                          const Device* device) {
-  return std::make_shared<RankProcesses>(self, rank_identity(version_text(), what, device),
-                                         time_to_meet());
+                                          [[maybe_unused]] const std::string& device,
+                                          const Devices& devices) {
+  const Device* const own = devices.front().get();
+  auto group = std::make_shared<RankProcesses>(self, rank_identity(version_text(), what, own),
+                                               time_to_meet());
+#if DSV4_CUDA
+  if (own != nullptr && device.find(':') == device.npos) refuse_shared_gpu(*group, *own);
+#endif
+  return group;
 }
 
 namespace {
@@ -52,7 +86,7 @@ Model join_ranks(const RanksOf& model, const std::string& device, const Devices&
   const auto self = rank_of_process(device);
   if (!self || self->id.whole()) return model.make({0, num_ranks(device)}, false);
   Model rank = model.make(self->id, true);
-  rank.join(meet_ranks(*self, model.identity, devices.front().get()));
+  rank.join(meet_ranks(*self, model.identity, device, devices));
   if (self->id.rank == 0) return rank;
   // Launchers send these to all ranks. Rank 0 finishes what it has begun and then ends the others.
   for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_IGN);

@@ -27,9 +27,9 @@ Model load_ranks(const std::shared_ptr<const ModelSpec>& spec, const std::string
 Model synthetic_ranks(const SyntheticOptions& options, DrafterKind drafter,
                       const std::string& device, const Devices& devices);
 
-// Meets the other processes. what: equal on all of them; device: where this one computes
+// Meets the other processes. what: equal on all of them; device: the name, and what it opened
 std::shared_ptr<RankProcesses> meet_ranks(const LaunchedRank& self, const std::string& what,
-                                          const Device* device);
+                                          const std::string& device, const Devices& devices);
 
 // For commands that do not run over processes.
 void refuse_processes(const std::string& device, const char* command);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/comm/threads.h"
 #include "dsv4/engine/process_rank.h"
@@ -147,28 +148,30 @@ class Follower {
           {own, inside ? blocks_->at(source, bytes) : from.raw(static_cast<size_t>(bytes)), bytes});
       left -= kHead + (inside ? 0 : static_cast<size_t>(bytes));
     }
-    runner().copy(staged(pieces));
-    if (copied_.view().data != nullptr) runner().wait();  // copied_ is written again
+    const bool staged = stage(pieces);
+    runner().copy(pieces);
+    if (staged) runner().wait();  // copied_ is written again
   }
 
-  // Copies of bytes of the message come from memory that a GPU reads.
-  std::vector<CopyPiece> staged(std::vector<CopyPiece> pieces) {
-    if (runner().on_host()) return pieces;
-    int64_t total = 0;
+  // Copies of bytes of the message come from memory that the runner reads. False: there are none.
+  bool stage(std::vector<CopyPiece>& pieces) {
     const auto in_message = [&](const CopyPiece& piece) { return !blocks_->holds(piece.from); };
-    for (const CopyPiece& piece : pieces) total += in_message(piece) ? piece.bytes : 0;
+    int64_t total = 0;
+    for (const CopyPiece& piece : pieces)
+      total += in_message(piece) ? align_up(piece.bytes, kStagedAlign) : 0;
+    if (total == 0) return false;
     if (copied_.empty() || copied_.view().bytes() < total)
       copied_ = Buffer(DType::kU8, {std::max(total, kLeastStaged)}, runner().staging());
     std::byte* to = copied_.view().data;
     for (CopyPiece& piece : pieces) {
       if (!in_message(piece)) continue;
       std::memcpy(to, piece.from, static_cast<size_t>(piece.bytes));
-      piece.from = std::exchange(to, to + piece.bytes);
+      piece.from = std::exchange(to, to + align_up(piece.bytes, kStagedAlign));
     }
-    return pieces;
+    return true;
   }
 
-  static constexpr int64_t kLeastStaged = int64_t{1} << 20;  // bytes
+  static constexpr int64_t kLeastStaged = int64_t{1} << 20, kStagedAlign = 16;  // bytes
 
   Model& model_;
   const FollowedWork& work_;

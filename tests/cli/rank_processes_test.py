@@ -52,17 +52,18 @@ def launcher(kind, rank, world, job):
 
 class Ranks:
     """Processes of one job. words: of the command line; of_rank: more variables of some ranks; plain: the command has no
-    --deterministic."""
+    --deterministic; places: for --gpus."""
 
     def __init__(self, world, *words, kind="torchrun", of_rank=None, ranks=None, program=None,
-                 plain=False):
+                 plain=False, places=None):
         job = random.randrange(1 << 40)
         self.processes, self.errors, self.said = [], [], {}
         for rank in range(world) if ranks is None else ranks:
             variables = {name: str(value) for name, value in launcher(kind, rank, world, job).items()}
             self.errors.append(tempfile.TemporaryFile("w+"))
             self.processes.append(subprocess.Popen(
-                [(program or {}).get(rank, BINARY), *words, *ranks_on(world)[:4 if plain else None]],
+                [(program or {}).get(rank, BINARY), *words,
+                 *(["--gpus", places] if places else ranks_on(world)[:4 if plain else None])],
                 cwd=ROOT, text=True,
                 env=os.environ | {"OMP_NUM_THREADS": "2"} | variables | (of_rank or {}).get(rank, {}),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors[-1]))
@@ -173,6 +174,14 @@ class Refused(unittest.TestCase):
     def test_another_world(self):
         self.expect(Ranks(2, *RUN, of_rank={1: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}),
                     "rank 1 is one of 3 ranks, rank 0 of 2")
+
+    @unittest.skipUnless(GPUS, "no DSV4_RANKS_GPUS")
+    def test_one_gpu_for_two(self):
+        ranks = Ranks(2, *RUN, places="processes",
+                      of_rank={rank: {"CUDA_VISIBLE_DEVICES": GPUS[0]} for rank in range(2)})
+        for index, (status, _) in enumerate(ranks.end()):
+            self.assertEqual(status, 1)
+            self.assertRegex(ranks.error(index), r"^dsv4: ranks 0 and 1 are on the GPU [0-9A-F:.]+: show .*\n$")
 
     def test_another_model(self):
         with tempfile.TemporaryDirectory() as folder:
