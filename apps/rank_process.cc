@@ -37,9 +37,10 @@ std::chrono::seconds time_to_meet() {
 }
 
 #if DSV4_CUDA
-// A launcher that shows every process the same GPU, or fewer GPUs than processes, would make them
-// take turns without a word.
-void refuse_shared_gpu(RankProcesses& group, const Device& device) {
+// A launcher that shows every process the same GPU would make them take turns without a word.
+// listed: whoever wrote the list wants it so; the ranks still meet here, in case that the words of
+// others differ.
+void refuse_shared_gpu(RankProcesses& group, const Device& device, bool listed) {
   char own[32] = {};
   cuda_check(cudaDeviceGetPCIBusId(own, sizeof own, device.info().ordinal),
              "cudaDeviceGetPCIBusId");
@@ -49,11 +50,10 @@ void refuse_shared_gpu(RankProcesses& group, const Device& device) {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const std::string gpu = MessageReader(all[rank]).text();
     const auto [first, is_first] = rank_of.emplace(gpu, rank);
-    if (!is_first)
+    if (!is_first && !listed)
       fail(ErrorCode::kBadInput,
            "ranks {} and {} are on the GPU {}: show each process a GPU of its own, or for tests "
-           "give "
-           "a list (--gpus processes:0,0)",
+           "give a list (--gpus processes:0,0)",
            first->second, rank, gpu);
   }
 }
@@ -68,7 +68,7 @@ std::shared_ptr<RankProcesses> meet_ranks(const LaunchedRank& self, const std::s
   auto group = std::make_shared<RankProcesses>(self, rank_identity(version_text(), what, own),
                                                time_to_meet());
 #if DSV4_CUDA
-  if (own != nullptr && device.find(':') == device.npos) refuse_shared_gpu(*group, *own);
+  if (own != nullptr) refuse_shared_gpu(*group, *own, device.find(':') != device.npos);
 #endif
   return group;
 }

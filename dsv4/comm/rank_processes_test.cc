@@ -201,9 +201,11 @@ TEST(RankProcesses, ARankThatEndsInASwapIsNamed) {
   EXPECT_EQ(errors[0], "rank 1 has ended");
 }
 
-// A rank that waits for its GPU reads no socket; on_end() calls it.
+// A rank that waits for its GPU reads no socket; on_end() calls it. A rank that says why it stops
+// is noticed before its process ends.
 TEST(RankProcesses, TheEndOfARankIsNoticedWithoutReading) {
   for (const bool says_why : {false, true}) {
+    std::promise<void> noticed;
     const auto errors = group(3, [&](RankProcesses& ranks) {
       const int self = ranks.id().rank;
       const auto ended = std::make_shared<std::promise<void>>();
@@ -211,9 +213,13 @@ TEST(RankProcesses, TheEndOfARankIsNoticedWithoutReading) {
       const auto wait = [&] { ended->get_future().wait(); };
       if (self == 2) std::this_thread::sleep_for(milliseconds(400));  // rank 1 looks up meanwhile
       if (self == 2 && says_why) ranks.abort("rank 2: no memory left");
+      if (self == 2 && says_why) {
+        EXPECT_EQ(noticed.get_future().wait_for(kLong / 4), std::future_status::ready);
+      }
       if (self == 2) return;
       if (self == 0) {
         wait();
+        noticed.set_value();
         const std::string why = ranks.reason("the ranks were stopped");
         ranks.abort(why);
         throw RanksStopped(why);
