@@ -39,7 +39,7 @@ class NcclGroup {
   void all_gather(unsigned char* slots, int64_t bytes, cudaStream_t stream);
   // What has been enqueued so far, with all-gathers, is to end within the limit.
   void mark(cudaStream_t stream);
-  // Ends all-gathers that wait, from any thread. None is enqueued after it.
+  // Ends all-gathers that wait, from any thread, and returns at once. None is enqueued after it.
   void abort() noexcept;
   void set_limit(std::chrono::milliseconds limit) { limit_ = limit; }
 
@@ -48,6 +48,7 @@ class NcclGroup {
   void wait_until_ready(const char* call);
   void watch();
   std::string failure();
+  void* take_comm();  // no call uses it after this one
 
   const NcclFunctions& nccl_;
   const ShardId id_;

@@ -7,6 +7,7 @@
 
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
+#include "dsv4/comm/rank_team.h"
 #include "dsv4/comm/threads.h"
 #include "dsv4/device/error.h"
 
@@ -126,7 +127,7 @@ NcclGroup::~NcclGroup() {
   }
   changed_.notify_all();
   thread_.join();
-  abort();
+  if (void* const comm = take_comm(); comm != nullptr) nccl_.abort(comm);
   cudaEventDestroy(marked_);
 }
 
@@ -203,10 +204,19 @@ void NcclGroup::watch() {
   }
 }
 
-void NcclGroup::abort() noexcept {
+void* NcclGroup::take_comm() {
   aborted_ = true;
   const std::lock_guard lock(calls_);
-  if (comm_ != nullptr) nccl_.abort(std::exchange(comm_, nullptr));
+  return std::exchange(comm_, nullptr);
+}
+
+// NCCL lets its kernels end at once, and then may wait for graphs that hold some of them, or for a
+// GPU that has failed, so nothing waits for this call.
+void NcclGroup::abort() noexcept {
+  void* const comm = take_comm();
+  if (comm == nullptr) return;
+  set_rank_lost();
+  std::thread(nccl_.abort, comm).detach();
 }
 
 }  // namespace dsv4
