@@ -87,7 +87,7 @@ for step in "${steps[@]}"; do
     nccl)
       if [ "$gpus" -gt 1 ]; then
         export DSV4_RANKS_EXCHANGE=nccl
-        check nccl-bits 240 "$bin/ranks_gpu_test" '--gtest_filter=*Processes*'
+        check nccl-bits 240 "$bin/ranks_gpu_test" '--gtest_filter=*Processes*_2'
         DSV4_RANKS_GPUS=0,1 check nccl-processes 240 python3 tests/cli/rank_processes_test.py "$bin/dsv4" -v
         grep '^KiB' "$out/nccl-processes.log"
         unset DSV4_RANKS_EXCHANGE
@@ -101,10 +101,12 @@ for step in "${steps[@]}"; do
         check exchange-peer 120 python3 bench/peer_exchange.py --binary "$bin/dsv4" --out "$out/peer_exchange.json"
       fi
       for where in 0 $two; do
+        on=(--gpus $where)
+        [ $where != 0 ] || on=(--device cuda:0)
         check "decode-6-$where" 120 "$bin/dsv4" bench decode --synthetic flash --experts mxfp4 --layers 6 \
-          --batch 1,8,32 --gpus $where --json
+          --batch 1,8,32 "${on[@]}" --json
         check "prefill-6-$where" 120 "$bin/dsv4" bench prefill --synthetic flash --experts mxfp4 --layers 6 \
-          --tokens 8192 --gpus $where --json
+          --tokens 8192 "${on[@]}" --json
       done
       # 73.3 GiB of weights on each GPU.
       if [ "$gpus" -gt 1 ] && [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -1)" -gt 90000 ]; then

@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = ["run", "demo", "-p", "Once upon a time", "-n", "24", "--seed", "7", "--logprobs", "3", "--stats", "none"]
 GPUS = os.environ.get("DSV4_RANKS_GPUS", "").split(",") if os.environ.get("DSV4_RANKS_GPUS") else []
 EXCHANGE = os.environ.get("DSV4_RANKS_EXCHANGE", "peer")
-ONE = ["--gpus", GPUS[0], "--deterministic"] if GPUS else ["--device", "cpu"]
+ONE = ["--device", f"cuda:{GPUS[0]}", "--deterministic"] if GPUS else ["--device", "cpu"]
+CPU = "processes:cpu"
 LIMIT = 15  # seconds in which all ranks end, beside what a busy machine needs
 PATIENCE = 120
 
@@ -34,7 +35,7 @@ PATIENCE = 120
 def ranks_on(world):
     """The arguments for so many ranks."""
     if not GPUS:
-        return ["--gpus", "processes:cpu"]
+        return ["--gpus", CPU]
     places = "processes:" + ",".join(GPUS[rank % len(GPUS)] for rank in range(world))
     return ["--gpus", places, "--exchange", EXCHANGE, "--deterministic"]
 
@@ -97,8 +98,11 @@ class Ranks:
 
 
 def one(*words):
-    return subprocess.run([BINARY, *words, *ONE], cwd=ROOT, text=True, check=True,
-                          env=os.environ | {"OMP_NUM_THREADS": "2"}, capture_output=True).stdout
+    run = subprocess.run([BINARY, *words, *ONE], cwd=ROOT, text=True, env=os.environ | {"OMP_NUM_THREADS": "2"},
+                         capture_output=True)
+    if run.returncode != 0:
+        raise AssertionError(run.stderr)
+    return run.stdout
 
 
 class Answers(unittest.TestCase):
@@ -169,10 +173,10 @@ class Refused(unittest.TestCase):
 
     def test_a_rank_that_does_not_come(self):
         wait = {rank: {"DSV4_RANKS_WAIT_S": "2"} for rank in range(3)}
-        self.expect(Ranks(3, *RUN, ranks=[0, 2], of_rank=wait), "2 of 3 ranks came within 2 s; missing: 1")
+        self.expect(Ranks(3, *RUN, ranks=[0, 2], of_rank=wait, places=CPU), "2 of 3 ranks came within 2 s; missing: 1")
 
     def test_another_world(self):
-        self.expect(Ranks(2, *RUN, of_rank={1: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}),
+        self.expect(Ranks(2, *RUN, of_rank={1: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}, places=CPU),
                     "rank 1 is one of 3 ranks, rank 0 of 2")
 
     @unittest.skipUnless(GPUS, "no DSV4_RANKS_GPUS")
@@ -188,8 +192,8 @@ class Refused(unittest.TestCase):
             copy = Path(folder, "models")
             subprocess.run(["cp", "-r", "models", copy], cwd=ROOT, check=True)
             for file in (copy / "demo").glob("*.safetensors"):
-                os.utime(file, (1, 1))
-            ranks = Ranks(2, *RUN, of_rank={1: {"DSV4_MODELS": str(copy)}})
+                os.utime(file, (10 ** 9 + 7, 10 ** 9 + 7))
+            ranks = Ranks(2, *RUN, of_rank={1: {"DSV4_MODELS": str(copy)}}, places=CPU)
             results = ranks.end()
             for index in range(2):
                 self.assertEqual(results[index][0], 1)

@@ -63,7 +63,8 @@ SyntheticFormats formats_of(const std::string& name) {
 Model unplaced(const std::string& name, ShardId id, bool alone) {
   if (name != "demo")
     return synthetic_model("flash", formats_of(name), 6, 1, 0, DrafterKind::kNone, id, alone);
-  const auto spec = ModelSpec::load("models/demo");
+  const char* const models = std::getenv("DSV4_MODELS");
+  const auto spec = ModelSpec::load(fmt::format("{}/demo", models == nullptr ? "models" : models));
   return alone ? Model(spec, id) : Model::of_ranks(spec, id.world);
 }
 
