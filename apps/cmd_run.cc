@@ -251,7 +251,7 @@ void run(const RunOptions& options) {
   const Tokenizer tokenizer = load_tokenizer(folder);
   check_expert_options(options.experts, options.device);
   const Devices devices = open_devices(options.device);
-  Model model = load_with_drafter(options.speculate, folder, options.device);
+  Model model = load_with_drafter(options.speculate, folder, options.device, devices);
   check_vocabulary(tokenizer, model);
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
   EngineOptions how = engine_options(options, all);
