@@ -15,6 +15,7 @@
 #include "dsv4/base/quote.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/device_model.h"
+#include "dsv4/engine/rank_messages.h"
 #include "dsv4/engine/workspace.h"
 #include "dsv4/plan/synthetic.h"
 
@@ -98,7 +99,6 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
 BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimits>& caches)
     : options_(options) {
   check_synthetic_options(options, options.model, options.device, "bench");
-  refuse_processes(options.device, "bench");
   if (options.shard && (options.synthetic.empty() || num_ranks(options.device) > 1))
     fail(ErrorCode::kBadInput, "--shard is a rank of a --synthetic model on one GPU");
   auto begin = Clock::now();
@@ -112,32 +112,36 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   probe_ = make_probe(first);
   free_before_ = probe_->free_bytes();
   phase("open_device");
-  roofs_ = probe_->measure_roofs();
+  if (!follows(options.device)) roofs_ = probe_->measure_roofs();
   phase("measure_roofs");
   const int world = num_ranks(options.device);
   if (options.drafter != DrafterKind::kNone && (world > 1 || options.shard))
     fail(ErrorCode::kUnsupported, "a drafter runs on a whole model only: give one device");
   if (options.synthetic.empty()) {
     const std::string folder = find_model(options.model);
-    model_.emplace(world > 1 ? Model::load(folder, world, options.placement)
-                             : Model::load(folder, options.drafter));
+    model_.emplace(
+        world > 1 ? load_ranks(ModelSpec::load(folder, options.placement), options.device, devices)
+                  : Model::load(folder, options.drafter));
     codebooks_ = codebooks_of(*model_);
     place_model(*model_, devices, largest_cache(*model_, options.numerics, caches), context(),
                 expert_memory(options.outside, model_->config(), largest_limits(caches)));
     phase("load_weights");
     return;
   }
-  model_.emplace(make_synthetic_model(options, options.drafter,
-                                      options.shard.value_or(ShardId{0, world}),
-                                      options.shard.has_value(), options.placement));
+  model_.emplace(
+      options.shard
+          ? make_synthetic_model(options, options.drafter, *options.shard, true, options.placement)
+          : synthetic_ranks(options, options.drafter, options.device, devices, options.placement));
   codebooks_ = codebooks_of(*model_);
   phase("list_tensors");
 #if DSV4_CUDA
   std::optional<ExpertMemory> outside =
       expert_memory(options.outside, model_->config(), largest_limits(caches));
   if (outside) outside->share_copies = options.share_copies;
-  make_on_devices(*model_, devices, options.seed, largest_cache(*model_, options.numerics, caches),
-                  context(), outside ? &*outside : nullptr);
+  const int64_t cache_bytes = largest_cache(*model_, options.numerics, caches);
+  place_others(*model_, cache_bytes, context());
+  make_on_devices(*model_, devices, options.seed, cache_bytes, context(),
+                  outside ? &*outside : nullptr);
 #endif
   phase("make_weights");
 }

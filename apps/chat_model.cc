@@ -6,6 +6,7 @@
 
 #include "apps/common.h"
 #include "apps/generation.h"
+#include "apps/rank_process.h"
 #include "apps/synthetic_tokenizer.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
@@ -13,6 +14,7 @@
 #include "dsv4/chat/model_folder.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/fingerprint.h"
+#include "dsv4/engine/rank_messages.h"
 #include "dsv4/model/released.h"
 #include "dsv4/plan/synthetic.h"
 #include "dsv4/text/tokenizer.h"
@@ -53,8 +55,17 @@ void make_random_weights([[maybe_unused]] Model& model, [[maybe_unused]] const D
                          [[maybe_unused]] const Context& steps,
                          [[maybe_unused]] const std::optional<ExpertMemory>& outside) {
 #if DSV4_CUDA
+  place_others(model, cache_bytes, steps);
   make_on_devices(model, devices, seed, cache_bytes, steps, outside ? &*outside : nullptr);
 #endif
+}
+
+Model make_model(const ChatModelOptions& options, const std::string& folder,
+                 const Devices& devices) {
+  if (options.random.synthetic.empty())
+    return load_with_drafter(options.speculate, folder, options.device, devices, options.placement);
+  return synthetic_ranks(options.random, random_drafter(options.speculate, options.device),
+                         options.device, devices, options.placement);
 }
 
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,
@@ -63,11 +74,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
   check_expert_options(options.experts, options.device, options.placement);
   const Devices devices = open_devices(options.device);
   const bool random = !options.random.synthetic.empty();
-  auto model = std::make_shared<Model>(
-      random ? make_synthetic_model(
-                   options.random, random_drafter(options.speculate, options.device),
-                   ShardId{0, static_cast<int>(devices.size())}, false, options.placement)
-             : load_with_drafter(options.speculate, folder, options.device, options.placement));
+  auto model = std::make_shared<Model>(make_model(options, folder, devices));
   check_vocabulary(*text.tokenizer, *model);
   const int64_t context =
       std::min<int64_t>(options.context.value_or(kChatContext), model->config().max_positions);
@@ -160,6 +167,11 @@ std::string folder_of(const ChatModelOptions& options) {
   if (random && !options.disk_cache.empty())
     fail(ErrorCode::kBadInput, "--disk-cache keeps prefixes of a model folder, not of --synthetic");
   return find_model(random ? "demo" : options.model);
+}
+
+void follow_if_rank(const ChatModelOptions& options) {
+  if (!follows(options.device)) return;
+  make_model(options, folder_of(options), open_devices(options.device));
 }
 
 ChatModel load_chat_model(const ChatModelOptions& options) {

@@ -56,5 +56,8 @@ void add_chat_model_options(CLI::App& command, ChatModelOptions& options);
 // The folder whose tokenizer and texts the model has. Throws where there is no such model.
 std::string folder_of(const ChatModelOptions& options);
 ChatModel load_chat_model(const ChatModelOptions& options);
+// Where this process is a rank other than 0, does what rank 0 sends and ends by ExitStatus; returns
+// in others.
+void follow_if_rank(const ChatModelOptions& options);
 
 }  // namespace dsv4::apps

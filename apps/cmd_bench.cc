@@ -16,7 +16,9 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/chat/sha256.h"
+#include "dsv4/engine/device_model.h"
 #include "dsv4/engine/rank_memories.h"
+#include "dsv4/engine/rank_messages.h"
 #include "dsv4/plan/step_cost.h"
 #include "dsv4/plan/synthetic.h"
 #if DSV4_CUDA
@@ -155,6 +157,7 @@ CacheLimits limits_of(const PrefillOptions& options, int64_t tokens) {
 // On all ranks the same.
 void fill_all_caches(const Model& model, Executor& executor, uint64_t seed) {
   if (model.device() == nullptr) return;
+  fill_others(model, executor.layers(), seed);
   fill_caches(*model.device(), executor.layers(), seed);
   const auto* memories = dynamic_cast<const RankMemories*>(&executor.runner().memory());
   for (const auto& shard : model.others()) {

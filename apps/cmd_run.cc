@@ -252,7 +252,8 @@ void run(const RunOptions& options) {
   const Tokenizer tokenizer = load_tokenizer(folder);
   check_expert_options(options.experts, options.device, options.placement);
   const Devices devices = open_devices(options.device);
-  Model model = load_with_drafter(options.speculate, folder, options.device, options.placement);
+  Model model =
+      load_with_drafter(options.speculate, folder, options.device, devices, options.placement);
   check_vocabulary(tokenizer, model);
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
   EngineOptions how = engine_options(options, all);

@@ -13,7 +13,6 @@
 #include "apps/common.h"
 #include "apps/habits.h"
 #include "apps/kv_events.h"
-#include "apps/rank_process.h"
 #include "apps/signals.h"
 #include "apps/threads.h"
 #include "apps/trace_export.h"
@@ -153,9 +152,7 @@ std::unique_ptr<TraceExporter> export_traces(ServeOptions& options) {
 void serve(ServeOptions options) {
   check_synthetic_options(options.model.random, options.model.model, options.model.device, "serve");
   tokenizer_file(folder_of(options.model));  // throws before a port is taken
-  if (follows(options.model.device))
-    load_ranks(ModelSpec::load(folder_of(options.model), options.model.placement),
-               options.model.device);
+  follow_if_rank(options.model);
   options.service.api_keys = {{"environment", env("DSV4_API_KEY")}, {"option", options.api_key}};
   options.service.version = version_text();
   options.service.drain = std::chrono::seconds(options.drain_seconds);

@@ -19,8 +19,10 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/comm/rank_processes.h"
 #include "dsv4/convert/recipe_codebooks.h"
 #include "dsv4/engine/device_model.h"
+#include "dsv4/engine/rank_messages.h"
 #include "dsv4/model/model.h"
 #include "dsv4/ops/inspect.h"
 #include "dsv4/text/tokenizer.h"
@@ -135,10 +137,23 @@ void add_device(CLI::App& command, std::string& device) {
       .add_option_function<std::string>(
           "--gpus", set,
           "divide the model over ranks: a number of GPUs, all, or a list; for tests a GPU several "
-          "times (0,0), ranks on the CPU (cpu,cpu), or processes of torchrun, mpirun or srun "
+          "times (0,0), or ranks on the CPU (cpu,cpu); processes: each process of torchrun, mpirun "
+          "or "
+          "srun is a rank, on the GPU of its local rank, of a list (processes:2,3) or on the CPU "
           "(processes:cpu)")
-      ->option_text("N|all|LIST")
+      ->option_text("N|all|LIST|processes[:LIST]")
       ->excludes(one);
+  const auto exchange = [](const std::string& kind) {
+    set_exchange_kind(kind == "nccl" ? ExchangeKind::kNccl : ExchangeKind::kPeer);
+  };
+  command
+      .add_option_function<std::string>(
+          "--exchange", exchange,
+          "of --gpus processes: values go from GPU to GPU by stores, or by NCCL, where GPUs do not "
+          "reach each other's memory")
+      ->check(CLI::IsMember({"peer", "nccl"}))
+      ->option_text("peer|nccl (peer)")
+      ->needs("--gpus");
 }
 
 void add_placement(CLI::App& command, ExpertsPlacement& placement) {
@@ -158,6 +173,7 @@ void place_model(Model& model, std::span<const std::shared_ptr<Device>> devices,
                  int64_t cache_bytes, const Context& steps,
                  const std::optional<ExpertMemory>& outside) {
   if (devices.front() == nullptr) return;
+  place_others(model, cache_bytes, steps);
   Progress progress("loading weights", 0, "B");
   const auto show = [&](int64_t done, int64_t total) {
     progress.set_total(total);

@@ -34,7 +34,7 @@ Model load_eval_model(const EvalMode& mode, const std::string& name, int64_t con
   const std::string folder = find_model(name);
   check_expert_options(mode.experts, mode.device, mode.placement);
   const Devices devices = open_devices(mode.device);
-  Model model = load_ranks(ModelSpec::load(folder, mode.placement), mode.device);
+  Model model = load_ranks(ModelSpec::load(folder, mode.placement), mode.device, devices);
   const int64_t tokens = std::min(context, model.config().max_positions),
                 step = std::min(chunk, tokens);
   const CacheLimits limits{.max_tokens = tokens, .max_batch_tokens = step, .max_logits_rows = step};

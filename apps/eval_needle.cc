@@ -141,7 +141,7 @@ void eval_needle(const NeedleOptions& options) {
   const Tokenizer tokenizer = load_tokenizer(folder);
   check_expert_options(options.experts, options.device, options.placement);
   const Devices devices = open_devices(options.device);
-  Model model = load_ranks(ModelSpec::load(folder, options.placement), options.device);
+  Model model = load_ranks(ModelSpec::load(folder, options.placement), options.device, devices);
   check_vocabulary(tokenizer, model);
   check_distances(options, model);
   const std::vector<Question> questions =

@@ -87,6 +87,7 @@ void add_step_options(CLI::App& command, InspectStepOptions& options) {
   command.add_flag("--dspark", options.dspark,
                    "--step: with DSpark's stages, and the calls of a block of it");
   add_deterministic(command, options.deterministic);
+  add_choices(command, options.choices);
   add_numerics(command, options.numerics);
 }
 
@@ -99,6 +100,7 @@ void inspect_step(const InspectStepOptions& options, bool json) {
                    .context = options.context,
                    .numerics = options.numerics,
                    .batch_invariant = options.deterministic,
+                   .choices = options.choices,
                    .drafter = wanted_drafter(options.mtp, options.dspark)});
   if (!json) {
     for (const StepTable& table : tables) print_table(table);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "dsv4/ops/op.h"
 
@@ -18,6 +19,7 @@ struct InspectStepOptions {
   int64_t context = 4096;
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, mtp = false, dspark = false;
+  std::vector<ImplChoice> choices;
 };
 
 void add_step_options(CLI::App& command, InspectStepOptions& options);

@@ -3,6 +3,8 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
+#include <functional>
+#include <map>
 
 #include "apps/commands.h"
 #include "apps/version.h"
@@ -13,6 +15,11 @@
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/fingerprint.h"
 #include "dsv4/engine/rank_messages.h"
+#include "dsv4/plan/synthetic_tensors.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#include "dsv4/device/error.h"
+#endif
 
 namespace dsv4::apps {
 namespace {
@@ -29,6 +36,64 @@ std::chrono::seconds time_to_meet() {
   return std::chrono::seconds(seconds);
 }
 
+#if DSV4_CUDA
+// A launcher that shows every process the same GPU would make them take turns without a word.
+// listed: whoever wrote the list wants it so; the ranks still meet here, in case that the words of
+// others differ.
+void refuse_shared_gpu(RankProcesses& group, const Device& device, bool listed) {
+  char own[32] = {};
+  cuda_check(cudaDeviceGetPCIBusId(own, sizeof own, device.info().ordinal),
+             "cudaDeviceGetPCIBusId");
+  const std::vector<Bytes> all =
+      group.swap(MessageWriter().text(own).bytes(), "the GPUs of the other ranks");
+  std::map<std::string, size_t> rank_of;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string gpu = MessageReader(all[rank]).text();
+    const auto [first, is_first] = rank_of.emplace(gpu, rank);
+    if (!is_first && !listed)
+      fail(ErrorCode::kBadInput,
+           "ranks {} and {} are on the GPU {}: show each process a GPU of its own, or for tests "
+           "give a list (--gpus processes:0,0)",
+           first->second, rank, gpu);
+  }
+}
+#endif
+
+}  // namespace
+
+std::shared_ptr<RankProcesses> meet_ranks(const LaunchedRank& self, const std::string& what,
+                                          [[maybe_unused]] const std::string& device,
+                                          const Devices& devices, ExpertsPlacement placement) {
+  const Device* const own = devices.front().get();
+  auto group = std::make_shared<RankProcesses>(
+      self, rank_identity(version_text(), what, own, placement), time_to_meet());
+#if DSV4_CUDA
+  if (own != nullptr) refuse_shared_gpu(*group, *own, device.find(':') != device.npos);
+#endif
+  return group;
+}
+
+namespace {
+
+// A model of some kind.
+struct RanksOf {
+  std::function<Model(ShardId id, bool alone)> make;  // alone: without the others of its world
+  std::string identity;                               // what ranks that are processes compare
+  FollowedWork work;
+};
+
+Model join_ranks(const RanksOf& model, const std::string& device, const Devices& devices) {
+  const auto self = rank_of_process(device);
+  if (!self || self->id.whole()) return model.make({0, num_ranks(device)}, false);
+  Model rank = model.make(self->id, true);
+  rank.join(meet_ranks(*self, model.identity, device, devices, rank.spec().placement()));
+  if (self->id.rank == 0) return rank;
+  // Launchers send these to all ranks. Rank 0 finishes what it has begun and then ends the others.
+  for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_IGN);
+  follow_rank_0(rank, model.work);
+  throw ExitStatus{0};
+}
+
 }  // namespace
 
 bool follows(const std::string& device) {
@@ -36,17 +101,39 @@ bool follows(const std::string& device) {
   return self && self->id.rank != 0;
 }
 
-Model load_ranks(const std::shared_ptr<const ModelSpec>& spec, const std::string& device) {
-  const auto self = rank_of_process(device);
-  if (!self || self->id.whole()) return Model::of_ranks(spec, num_ranks(device));
-  Model model(spec, self->id);
-  model.join(
-      std::make_shared<RankProcesses>(*self, rank_identity(version_text(), model), time_to_meet()));
-  if (self->id.rank == 0) return model;
-  // Launchers send these to all ranks. Rank 0 finishes what it has begun and then ends the others.
-  for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_IGN);
-  follow_rank_0(model);
-  throw ExitStatus{0};
+Model load_ranks(const std::shared_ptr<const ModelSpec>& spec, const std::string& device,
+                 const Devices& devices) {
+  RanksOf model;
+  model.make = [&](ShardId id, bool alone) {
+    return alone ? Model(spec, id) : Model::of_ranks(spec, id.world);
+  };
+  if (rank_of_process(device)) model.identity = model_identity(spec->checkpoint().folder());
+  model.work.place = [&](Model& rank, int64_t cache_bytes, const Context& steps) {
+    move_to_devices(
+        rank, devices, [](int64_t, int64_t) {}, cache_bytes, steps);
+  };
+  return join_ranks(model, device, devices);
+}
+
+Model synthetic_ranks(const SyntheticOptions& options, DrafterKind drafter,
+                      const std::string& device, const Devices& devices,
+                      ExpertsPlacement placement) {
+  RanksOf model;
+  model.make = [&](ShardId id, bool alone) {
+    return make_synthetic_model(options, drafter, id, alone, placement);
+  };
+  model.identity =
+      fmt::format("{} {} {} {} {} {} {}", options.synthetic, options.experts, options.dense,
+                  options.recipe, options.layers, options.routing, options.seed);
+#if DSV4_CUDA
+  model.work.place = [&](Model& rank, int64_t cache_bytes, const Context& steps) {
+    make_on_devices(rank, devices, options.seed, cache_bytes, steps);
+  };
+  model.work.fill = [](const Model& rank, std::span<const LayerCache> caches, uint64_t seed) {
+    fill_caches(*rank.device(), caches, seed);
+  };
+#endif
+  return join_ranks(model, device, devices);
 }
 
 void refuse_processes(const std::string& device, const char* command) {

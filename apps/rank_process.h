@@ -1,5 +1,6 @@
-// --gpus processes:cpu: this process is one rank of a model, started by torchrun, mpirun or srun
-// beside the others (docs/adr/0037). `run`, `eval` and `serve` take it.
+// --gpus processes, processes:2,3 or processes:cpu: this process is one rank of a model, started by
+// torchrun, mpirun or srun beside the others (docs/adr/0037). `run`, `eval`, `serve` and `bench`
+// take it.
 //
 // Such a command has the same words on all ranks. Rank 0 goes through all of it.
 
@@ -8,7 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "dsv4/model/model.h"
+#include "apps/synthetic_model.h"
+#include "dsv4/engine/device_model.h"
 
 namespace dsv4::apps {
 
@@ -16,9 +18,21 @@ namespace dsv4::apps {
 // its model, which rank 0 alone may do, asks this first.
 bool follows(const std::string& device);
 
-// A model with the ranks that the device names. Where they are processes, this process' rank, after
-// it has met the others; one that follows comes back by ExitStatus only, when rank 0 has ended.
-Model load_ranks(const std::shared_ptr<const ModelSpec>& spec, const std::string& device);
+// A model with the ranks that the device names; devices: open_devices() of it. Where they are
+// processes, this process' rank, after it has met the others; one that follows comes back by
+// ExitStatus only, when rank 0 has ended.
+Model load_ranks(const std::shared_ptr<const ModelSpec>& spec, const std::string& device,
+                 const Devices& devices);
+// As load_ranks(), for a model with random weights.
+Model synthetic_ranks(const SyntheticOptions& options, DrafterKind drafter,
+                      const std::string& device, const Devices& devices,
+                      ExpertsPlacement placement);
+
+// Meets the other processes. what, placement: equal on all of them; device: the name, and what it
+// opened
+std::shared_ptr<RankProcesses> meet_ranks(const LaunchedRank& self, const std::string& what,
+                                          const std::string& device, const Devices& devices,
+                                          ExpertsPlacement placement = ExpertsPlacement::kSliced);
 
 // For commands that do not run over processes.
 void refuse_processes(const std::string& device, const char* command);

@@ -58,16 +58,18 @@ void add_speculate_options(CLI::App& command, SpeculateOptions& options) {
 }
 
 Model load_with_drafter(const SpeculateOptions& options, const std::string& folder,
-                        const std::string& device, ExpertsPlacement placement) {
+                        const std::string& device, const Devices& devices,
+                        ExpertsPlacement placement) {
   std::shared_ptr<const ModelSpec> spec = ModelSpec::load(folder, placement);
-  if (options.source == "off" || options.source == "lookup") return load_ranks(spec, device);
+  if (options.source == "off" || options.source == "lookup")
+    return load_ranks(spec, device, devices);
   const DrafterKind kind = wanted_kind(options, spec->config());
   const std::string why = refusal(*spec, kind, options, device);
   if (why.empty()) return Model(std::move(spec), {}, kind);
   if (options.source != "auto")
     fail(ErrorCode::kUnsupported, "--speculate {}: {}; want lookup or off", options.source, why);
   print_notice(fmt::format("note: speculation by lookup alone: {}", why));
-  return load_ranks(spec, device);
+  return load_ranks(spec, device, devices);
 }
 
 DrafterKind random_drafter(const SpeculateOptions& options, const std::string& device) {

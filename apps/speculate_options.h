@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "dsv4/engine/device_model.h"
 #include "dsv4/engine/engine_options.h"
 
 namespace CLI {
@@ -19,10 +20,11 @@ struct SpeculateOptions {
 
 void add_speculate_options(CLI::App& command, SpeculateOptions& options);
 
-// Loads the model for this device with the drafter that is wanted. Throws for drafters that this
+// Loads the model with the drafter that is wanted; devices: opened. Throws for drafters that this
 // program, the device or the model does not have; `auto` says on stderr that it does without.
 Model load_with_drafter(const SpeculateOptions& options, const std::string& folder,
-                        const std::string& device, ExpertsPlacement placement);
+                        const std::string& device, const Devices& devices,
+                        ExpertsPlacement placement);
 // The drafter of a model with random weights: the one that is named, which has random weights too.
 DrafterKind random_drafter(const SpeculateOptions& options, const std::string& device);
 void apply_speculation(const SpeculateOptions& options, const Model& model,

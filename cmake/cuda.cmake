@@ -15,6 +15,11 @@ set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 find_package(CUDAToolkit REQUIRED)
 # Registers, stack and spills of every kernel, beside its object for tools/check_ptxas.py.
 set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/cmake/ptxas_log.sh)
+set(line_tables "-lineinfo;")  # of kernels, for profilers
+if(DSV4_REPRODUCIBLE)
+  list(APPEND CMAKE_CUDA_COMPILER_LAUNCHER --seed)
+  set(line_tables "")  # they have the folders of the build
+endif()
 if(CCACHE)
   list(APPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
@@ -24,7 +29,7 @@ target_compile_definitions(dsv4_cuda_flags INTERFACE DSV4_CUDA=1)
 # formats/ is constexpr code for host and device.
 # GCC counts AES among haswell's instructions no more, but Highway wants it before it takes the processor for AVX2.
 target_compile_options(dsv4_cuda_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-lineinfo;-Xptxas=-v;-Xcompiler=-Wall>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;${line_tables}-Xptxas=-v;-Xcompiler=-Wall>"
   "$<$<COMPILE_LANGUAGE:CXX>:-march=haswell;-maes>")
 if(DSV4_WERROR)
   target_compile_options(dsv4_cuda_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>")

@@ -10,6 +10,7 @@ option(DSV4_TESTS "Build tests and benchmarks" ON)
 option(DSV4_FUZZ "Build libFuzzer targets (clang)" OFF)
 option(DSV4_CUDA "Build the CUDA implementations and the GPU engine (nvcc)" OFF)
 option(DSV4_PACKAGES "Man pages, C libraries and Debian packages of a release (tools/release.sh)" OFF)
+option(DSV4_REPRODUCIBLE "Two builds in one folder give the same bytes once stripped (docs/releases.md)" OFF)
 set(DSV4_SANITIZE "" CACHE STRING "Sanitizers of this build: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE)
@@ -95,6 +96,14 @@ else()
   target_link_libraries(dsv4_hwy INTERFACE hwy::hwy)
   target_link_libraries(dsv4_pcre2 INTERFACE PkgConfig::PCRE2)
   target_link_libraries(dsv4_editline INTERFACE PkgConfig::EDIT)
+endif()
+
+# Folders of the build are mapped out of messages. Without ccache: its base_dir rewrites the paths before the compiler can.
+if(DSV4_REPRODUCIBLE)
+  foreach(folder ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})  # of two that match, GCC takes the last
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${folder}/=>"
+                        "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffile-prefix-map=${folder}/=>")
+  endforeach()
 endif()
 
 add_library(dsv4_flags INTERFACE)

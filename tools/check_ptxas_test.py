@@ -1,8 +1,13 @@
 """Gives check_ptxas.py reports with and without faults and checks what it says. Run: python3 FILE."""
 
+import pathlib
+import subprocess
+import tempfile
 import unittest
 
 import check_ptxas
+
+LAUNCHER = pathlib.Path(__file__).resolve().parents[1] / "cmake/ptxas_log.sh"
 
 REPORT = """\
 ptxas info    : 0 bytes gmem
@@ -61,6 +66,25 @@ class CheckPtxasTest(unittest.TestCase):
         for line in ("dsv4::bad | 48 | 24", "dsv4::bad | 48 | 24 | "):
             with self.assertRaisesRegex(ValueError, "line 1: want 'EXPRESSION"):
                 check_ptxas.read_allowances(line)
+
+
+class LauncherTest(unittest.TestCase):
+    """cmake/ptxas_log.sh with a compiler that says what it was asked."""
+
+    def run_launcher(self, *options):
+        with tempfile.TemporaryDirectory() as folder:
+            compiler = pathlib.Path(folder) / "compiler"
+            compiler.write_text("#!/bin/sh\necho \"$@\"\necho 'ptxas info    : a report' >&2\necho a warning >&2\nexit 3\n")
+            compiler.chmod(0o755)
+            done = subprocess.run([LAUNCHER, *options, compiler, "-c", "x.cu", "-o", f"{folder}/x.o"], capture_output=True, text=True)
+            report = pathlib.Path(f"{folder}/x.o.ptxas").read_text()
+            return done.returncode, done.stdout.replace(folder, "F"), done.stderr, report
+
+    def test_keeps_reports_apart(self):
+        self.assertEqual(self.run_launcher(), (3, "-c x.cu -o F/x.o\n", "a warning\n", "ptxas info    : a report\n"))
+
+    def test_gives_a_seed_to_names_of_nvcc(self):
+        self.assertEqual(self.run_launcher("--seed")[:2], (3, "-c x.cu -o F/x.o -frandom-seed=F/x.o\n"))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@
 #
 #   DSV4_SANITIZED="asan"            only that preset
 #   DSV4_LOADS="server"              only that load
+#   DSV4_BUILT=1                     with the programs that are in build/asan and build/tsan
 set -u
 cd "$(dirname "$0")/.." || exit 1
 seconds=${1:-3600} jobs=${2:-$(nproc)} presets=${DSV4_SANITIZED:-asan tsan} loads=${DSV4_LOADS:-engine server}
-for preset in $presets; do
+[ -n "${DSV4_BUILT:-}" ] || for preset in $presets; do
   cmake --preset "$preset" > /dev/null || exit 1
   for load in $loads; do
     target=engine_load_test

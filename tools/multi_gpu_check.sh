@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# The check of several GPUs in one call, under 10 minutes on two of them. One GPU is enough for all but
-# the link: its ranks then share it.
+# The check of several GPUs in one call. One GPU is enough for all but the link: its ranks then share it.
 #
 #   tools/multi_gpu_check.sh [OUT] [STEP ...]
 #
@@ -8,7 +7,11 @@
 #
 #   exchange   what each rank ends with, faults; under memcheck
 #   bits       --deterministic: the bundled model and six layers of V4-Flash, logits and caches of ranks equal one rank's
+#   whole      the same with whole experts (--experts-placement whole)
 #   soak       DSV4_RANKS_STEPS captured steps with random batches (20,000), equal to one rank's
+#   processes  ranks that are processes: answers, prefixes, servers, ranks that are killed or stopped; logits of six layers of V4-Flash;
+#              the time of an exchange. Their logits and caches by memcmp are in `bits`
+#   nccl       the same with exchanges by NCCL (DSV4_NCCL: its library), on two GPUs
 #   engine     answers, prefixes from the cache, host memory and the disk, a rank that throws or stalls
 #   faults     what a GPU that is not there says
 #   bench      an exchange beside NCCL's all-gather; decode and prefill of six layers of V4-Flash in FP4 on one GPU and on two; the whole model on two H200
@@ -20,7 +23,7 @@ cd "$(dirname "$0")/.."
 bin=${DSV4_BIN:-build/cuda/bin}
 out=multi-gpu-check steps=()
 [[ $# -eq 0 ]] || { out=$1; shift; }
-[ $# -gt 0 ] && steps=("$@") || steps=(exchange bits soak engine faults bench)
+[ $# -gt 0 ] && steps=("$@") || steps=(exchange bits whole soak engine processes nccl faults bench)
 mkdir -p "$out"
 passed=0 failed=0
 gpus=$(nvidia-smi -L | wc -l)
@@ -72,11 +75,24 @@ for step in "${steps[@]}"; do
     exchange)
       check exchange 60 "$bin/device_ranks_test"
       check exchange-memcheck 120 compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/device_ranks_test" ;;
-    bits) check bits 240 "$bin/ranks_gpu_test" --gtest_filter=-*ManyCapturedSteps* ;;
+    bits) check bits 240 "$bin/ranks_gpu_test" '--gtest_filter=-*ManyCapturedSteps*:*whole*' ;;
+    whole) check whole 240 "$bin/ranks_gpu_test" '--gtest_filter=*whole*' ;;
     soak)
       DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} \
-        check soak 240 "$bin/ranks_gpu_test" '--gtest_filter=*ManyCapturedSteps*/demo_2' ;;
+        check soak 240 "$bin/ranks_gpu_test" '--gtest_filter=*ManyCapturedSteps*/demo_2_sliced' ;;
     engine) check engine 120 "$bin/engine_ranks_gpu_test" ;;
+    processes)
+      DSV4_RANKS_GPUS=$([ "$gpus" -gt 1 ] && echo 0,1 || echo 0) \
+        check processes 240 python3 tests/cli/rank_processes_test.py "$bin/dsv4" -v
+      grep '^KiB' "$out/processes.log" ;;
+    nccl)
+      if [ "$gpus" -gt 1 ]; then
+        export DSV4_RANKS_EXCHANGE=nccl
+        check nccl-bits 240 "$bin/ranks_gpu_test" '--gtest_filter=*Processes*_2_*'
+        DSV4_RANKS_GPUS=0,1 check nccl-processes 240 python3 tests/cli/rank_processes_test.py "$bin/dsv4" -v
+        grep '^KiB' "$out/nccl-processes.log"
+        unset DSV4_RANKS_EXCHANGE
+      fi ;;
     faults)
       check gpu-missing 15 refused "no GPU cuda:$gpus" run demo -p a -n 1 --gpus "0,$gpus"
       check gpus-mixed 15 refused "want GPUs alone" run demo -p a -n 1 --gpus cpu,0 ;;
@@ -86,10 +102,12 @@ for step in "${steps[@]}"; do
         check exchange-peer 120 python3 bench/peer_exchange.py --binary "$bin/dsv4" --out "$out/peer_exchange.json"
       fi
       for where in 0 $two; do
+        on=(--gpus $where)
+        [ $where != 0 ] || on=(--device cuda:0)
         check "decode-6-$where" 120 "$bin/dsv4" bench decode --synthetic flash --experts mxfp4 --layers 6 \
-          --batch 1,8,32 --gpus $where --json
+          --batch 1,8,32 "${on[@]}" --json
         check "prefill-6-$where" 120 "$bin/dsv4" bench prefill --synthetic flash --experts mxfp4 --layers 6 \
-          --tokens 8192 --gpus $where --json
+          --tokens 8192 "${on[@]}" --json
       done
       # 73.3 GiB of weights on each GPU.
       if [ "$gpus" -gt 1 ] && [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -1)" -gt 90000 ]; then

@@ -11,10 +11,13 @@ namespace {
 constexpr EnvVar kTable[] = {
     {"ALL_PROXY", "none",
      "proxy for `dsv4 pull` where no other is set; also in lower case (read by libcurl)", true},
+    {"CUDA_VISIBLE_DEVICES", "all GPUs", "GPUs that there are for the program (read by CUDA)"},
     {"DSV4_API_KEY", "no key",
      "key that clients of `dsv4 serve` must send, and that `dsv4 chat --url` sends", true},
     {"DSV4_MODELS", "models/ beside the build tree, or share/dsv4/models/ of the installation",
      "folder that holds the bundled models (demo)"},
+    {"DSV4_NCCL", "libnccl.so.2, where the system finds libraries",
+     "path of NCCL's library for --exchange nccl"},
     {"DSV4_NO_EARLY", "kernels start before the previous one has ended, where the GPU can",
      "any value: each kernel starts after the previous one (no programmatic dependent launch)"},
     {"DSV4_PROGRESS_S", "10",

@@ -1,125 +1,67 @@
 #include "dsv4/comm/device_ranks.h"
 
 #include <algorithm>
+#include <mutex>
 #include <set>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/comm/exchange.cuh"
+#include "dsv4/comm/exchange_launch.cuh"
+#include "dsv4/comm/nccl_group.h"
 #include "dsv4/comm/peer_memory.h"
+#include "dsv4/comm/process_memory.h"
+#include "dsv4/comm/rank_processes.h"
 #include "dsv4/comm/threads.h"
 #include "dsv4/comm/turns.h"
-#include "dsv4/device/launch.cuh"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
-namespace {
 
 using exchange::ExchangedTensor;
 using exchange::ExchangeParams;
 using exchange::Fault;
+using exchange::kAlign;
+using exchange::Part;
+
+namespace {
 
 constexpr int kCtasOfShared = 8;  // of ranks that share a GPU
-constexpr int64_t kAlign = 16;    // of a tensor in a buffer, and the largest unit
 
-template <class Unit>
-__global__ void __launch_bounds__(exchange::kThreads) exchange_kernel(const ExchangeParams p) {
-  exchange::exchange<Unit>(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
-}
-
-// What a rank gives and gets of one tensor.
-struct Part {
-  const std::byte* from;
-  int64_t from_stride;                // bytes between rows
-  TensorView all;                     // empty data: this rank gets nothing
-  std::vector<int64_t> begin, count;  // [world], columns
-  const int32_t* ids = nullptr;       // [rows]; null: columns
-  ColumnEnds id_ends{};               // [world]
-
-  int64_t row_bytes() const { return all.dim(1) * item_bytes(all.dtype); }
-};
-
-int64_t lowest_bit(int64_t bits) {
-  return bits & -bits;
-}
-
-// The largest power of two up to kAlign that divides what every rank has of a row, in bytes: equal
-// on all ranks.
-int64_t granule_of(std::span<const Part> parts) {
-  int64_t bits = kAlign;
-  for (const Part& part : parts) {
-    bits |= part.row_bytes();
-    for (size_t r = 0; r < part.begin.size(); ++r)
-      bits |= (part.begin[r] | part.count[r]) * item_bytes(part.all.dtype);
-  }
-  return lowest_bit(bits);
-}
-
-// The largest power of two that divides the granule and this rank's addresses.
-int64_t unit_of(std::span<const Part> parts, int64_t granule) {
-  int64_t bits = granule;
-  for (const Part& part : parts) {
-    bits |= reinterpret_cast<intptr_t>(part.from) | part.from_stride;
-    if (part.all.data != nullptr)
-      bits |= reinterpret_cast<intptr_t>(part.all.data) |
-              part.all.row_stride() * item_bytes(part.all.dtype);
-  }
-  return lowest_bit(bits);
-}
-
-ExchangedTensor exchanged(const Part& part, int64_t first_row, int64_t rows, int64_t unit) {
-  const auto size = item_bytes(part.all.dtype);
-  const int64_t to_stride = part.all.data == nullptr ? 0 : part.all.row_stride() * size;
-  ExchangedTensor t{.from = part.from + first_row * part.from_stride,
-                    .to = nullptr,
-                    .from_stride = part.from_stride / unit,
-                    .to_stride = to_stride / unit,
-                    .window = 0,
-                    .rows = static_cast<int32_t>(rows),
-                    .columns = static_cast<int32_t>(part.row_bytes() / unit),
-                    .begin = {},
-                    .count = {},
-                    .ids = part.ids == nullptr ? nullptr : part.ids + first_row,
-                    .ends = {}};
-  for (size_t r = 0; r < part.id_ends.size(); ++r)
-    t.ends[r] = static_cast<int32_t>(part.id_ends[r]);
-  if (part.all.data != nullptr) t.to = part.all.data + first_row * to_stride;
-  for (size_t r = 0; r < part.begin.size(); ++r) {
-    t.begin[r] = static_cast<int32_t>(part.begin[r] * size / unit);
-    t.count[r] = static_cast<int32_t>(part.count[r] * size / unit);
-  }
-  return t;
-}
-
-void launch_exchange(Device& device, int ctas, const ExchangeParams& params, int64_t unit) {
-  const auto run = [&](auto value) {
-    launch(device, "exchange", exchange_kernel<decltype(value)>,
-           {.grid = ctas, .block = exchange::kThreads}, params);
-  };
-  switch (unit) {
-    case 16:
-      return run(uint4{});
-    case 8:
-      return run(uint2{});
-    case 4:
-      return run(uint32_t{});
-    case 2:
-      return run(uint16_t{});
-    default:
-      return run(uint8_t{});
-  }
+const char* name(ExchangeKind kind) {
+  return kind == ExchangeKind::kPeer ? "peer" : "nccl";
 }
 
 }  // namespace
 
-// Memory of all ranks.
+// Memory of all ranks. A window has the two buffers of a rank, and its flags after them.
 struct DeviceRanks::Windows {
-  std::vector<Device*> devices;
+  int world() const { return static_cast<int>(devices.size()); }
+  int64_t window_bytes() const {
+    return 2 * buffer_bytes + world() * exchange::kCtas * static_cast<int64_t>(sizeof(int64_t));
+  }
+  // The device of any rank of this process, and the calls of all.
+  Device& home() const {
+    return **std::ranges::find_if(devices, [](const Device* one) { return one != nullptr; });
+  }
+  template <class Body>
+  void for_own(const Body& body) const {
+    for (int r = 0; r < world(); ++r)
+      if (Device* device = devices[static_cast<size_t>(r)]; device != nullptr) body(r, *device);
+  }
+
+  std::vector<Device*> devices;  // [world]; null: of another process
   int64_t buffer_bytes = 0, limit_ns = 0;
-  int ctas = exchange::kCtas;    // of a rank, in every exchange
-  std::unique_ptr<Turns> turns;  // null: no GPU has two ranks
-  std::vector<std::unique_ptr<PeerMemory>> buffers, flags;
-  std::vector<Buffer> done, waited;
-  // Host memory that all kernels reach.
+  int ctas = exchange::kCtas;           // of a rank, in every exchange
+  std::unique_ptr<Turns> turns;         // null: no GPU has two ranks of this process
+  std::vector<unsigned char*> of_rank;  // [world]: windows, which one of these holds:
+  std::vector<std::unique_ptr<PeerMemory>> peers;
+  std::unique_ptr<OfferedMemory> offered;
+  std::vector<std::unique_ptr<OpenedMemory>> opened;
+  std::unique_ptr<NcclGroup> nccl;  // null: by windows
+  Buffer slots;                     // of NCCL, [world, buffer_bytes]
+  std::mutex late_mutex;
+  std::string late;                  // why NCCL was ended
+  std::vector<Buffer> done, waited;  // [world]
+  // Host memory that all kernels of this process reach.
   Buffer host;
   int64_t* stop = nullptr;
   Fault* faults = nullptr;  // [world]
@@ -158,7 +100,10 @@ class DeviceRanks::Rank final : public Communicator {
   }
 
   void step(const std::function<void()>& enqueue) {
-    if (windows_.turns == nullptr) return enqueue();
+    if (windows_.turns == nullptr) {
+      enqueue();
+      return mark();
+    }
     windows_.turns->begin(id_.rank);
     in_step_ = true;
     try {
@@ -170,6 +115,11 @@ class DeviceRanks::Rank final : public Communicator {
     }
     in_step_ = false;
     windows_.turns->end(id_.rank);
+  }
+
+  // What is enqueued is to end within the limit; kernels of windows see to that themselves.
+  void mark() {
+    if (windows_.nccl != nullptr) windows_.nccl->mark(device().stream());
   }
 
  private:
@@ -209,7 +159,7 @@ class DeviceRanks::Rank final : public Communicator {
     DSV4_CHECK(row_bytes <= windows_.buffer_bytes, "{}: a row of {} bytes, and a window of {}",
                to_string(place), row_bytes, windows_.buffer_bytes);
     cuda_check(cudaSetDevice(device().info().ordinal), "cudaSetDevice");
-    const int64_t granule = granule_of(parts), unit = unit_of(parts, granule);
+    const int64_t granule = exchange::granule_of(parts), unit = exchange::unit_of(parts, granule);
     const int64_t step = windows_.buffer_bytes / row_bytes;
     for (int64_t first = 0; first < rows; first += step) {
       ExchangeParams params = common(receivers, place);
@@ -221,11 +171,24 @@ class DeviceRanks::Rank final : public Communicator {
         ExchangedTensor& t = params.tensors[params.num_tensors++];
         t = exchanged(part, first, count, unit);
         t.window = window;
-        window += align_up(count * part.row_bytes(), kAlign);
+        const bool slots = windows_.nccl != nullptr;
+        window += align_up(count * (slots ? part.widest_bytes() : part.row_bytes()), kAlign);
       }
-      launch_exchange(device(), windows_.ctas, params, unit);
+      send(params, unit, window);
     }
     if (in_step_) windows_.turns->pass(id_.rank);
+  }
+
+  // bytes: of the tensors in a window, or in a slot
+  void send(ExchangeParams& params, int64_t unit, int64_t bytes) {
+    if (windows_.nccl == nullptr)
+      return exchange::launch_exchange(device(), windows_.ctas, params, unit);
+    params.windows[rank()] = reinterpret_cast<unsigned char*>(windows_.slots.view().data);
+    params.buffer_bytes = bytes;
+    exchange::launch_slots(device(), params, unit, true);
+    windows_.nccl->all_gather(params.windows[rank()], bytes, device().stream());
+    if ((params.receivers >> id_.rank & 1) != 0)
+      exchange::launch_slots(device(), params, unit, false);
   }
 
   ExchangeParams common(uint32_t receivers, const Place& place) const {
@@ -246,8 +209,8 @@ class DeviceRanks::Rank final : public Communicator {
                           .what = place.what,
                           .layer = place.layer};
     for (size_t r = 0; r < world(); ++r) {
-      params.windows[r] = windows_.buffers[r]->data();
-      params.flags[r] = reinterpret_cast<int64_t*>(windows_.flags[r]->data());
+      params.windows[r] = windows_.of_rank[r];
+      params.flags[r] = reinterpret_cast<int64_t*>(windows_.of_rank[r] + 2 * windows_.buffer_bytes);
     }
     return params;
   }
@@ -259,9 +222,8 @@ class DeviceRanks::Rank final : public Communicator {
   bool in_step_ = false;  // of turns
 };
 
-DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
-                         std::chrono::milliseconds limit)
-    : windows_(std::make_unique<Windows>()) {
+void DeviceRanks::begin(std::vector<Device*> devices, int64_t window_bytes,
+                        std::chrono::milliseconds limit) {
   const int world = static_cast<int>(devices.size());
   DSV4_CHECK(world >= 1 && world <= exchange::kMaxRanks, "{} ranks, at most {}", world,
              exchange::kMaxRanks);
@@ -270,32 +232,115 @@ DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
   w.buffer_bytes = align_up(window_bytes, kAlign);
   w.limit_ns = std::chrono::nanoseconds(limit).count();
   const int64_t host_bytes = kAlign + world * static_cast<int64_t>(sizeof(Fault));
-  w.host = Buffer(DType::kU8, {host_bytes}, w.devices.front()->pinned());
+  w.host = Buffer(DType::kU8, {host_bytes}, w.home().pinned());
   w.stop = reinterpret_cast<int64_t*>(w.host.as<uint8_t>());
   w.faults = reinterpret_cast<Fault*>(w.host.as<uint8_t>() + kAlign);
-  std::vector<int> ordinals;
-  for (const Device* device : w.devices) ordinals.push_back(device->info().ordinal);
-  if (std::set<int>(ordinals.begin(), ordinals.end()).size() < ordinals.size()) {
-    w.turns = std::make_unique<Turns>(world, limit);
-    w.ctas = kCtasOfShared;
-  }
-  for (int r = 0; r < world; ++r) {
-    const int ordinal = ordinals[static_cast<size_t>(r)];
-    w.buffers.push_back(std::make_unique<PeerMemory>(ordinal, ordinals, 2 * w.buffer_bytes));
-    w.flags.push_back(std::make_unique<PeerMemory>(
-        ordinal, ordinals, world * exchange::kCtas * static_cast<int64_t>(sizeof(int64_t))));
-    w.done.emplace_back(DType::kI64, std::initializer_list<int64_t>{exchange::kCtas},
-                        w.devices[static_cast<size_t>(r)]->memory());
-    w.waited.emplace_back(DType::kI64, std::initializer_list<int64_t>{1},
-                          w.devices[static_cast<size_t>(r)]->memory());
-    ranks_.push_back(std::make_unique<Rank>(w, ShardId{r, world}));
-  }
+  w.of_rank.resize(static_cast<size_t>(world));
+  w.done.resize(static_cast<size_t>(world));
+  w.waited.resize(static_cast<size_t>(world));
+  ranks_.resize(static_cast<size_t>(world));
+}
+
+void DeviceRanks::end() {
+  Windows& w = *windows_;
+  w.for_own([&](int r, Device& device) {
+    const auto at = static_cast<size_t>(r);
+    cuda_check(cudaSetDevice(device.info().ordinal), "cudaSetDevice");
+    w.done[at] = Buffer(DType::kI64, {exchange::kCtas}, device.memory());
+    w.waited[at] = Buffer(DType::kI64, {1}, device.memory());
+    ranks_[at] = std::make_unique<Rank>(w, ShardId{r, w.world()});
+  });
   probe();
 }
 
+DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
+                         std::chrono::milliseconds limit)
+    : windows_(std::make_unique<Windows>()) {
+  if (exchange_kind() == ExchangeKind::kNccl)
+    fail(ErrorCode::kBadInput, "--exchange nccl is for ranks that are processes on {}", "GPUs");
+  begin(std::move(devices), window_bytes, limit);
+  Windows& w = *windows_;
+  std::vector<int> ordinals;
+  for (const Device* device : w.devices) ordinals.push_back(device->info().ordinal);
+  if (std::set<int>(ordinals.begin(), ordinals.end()).size() < ordinals.size()) {
+    w.turns = std::make_unique<Turns>(w.world(), limit);
+    w.ctas = kCtasOfShared;
+  }
+  w.for_own([&](int r, Device& device) {
+    w.peers.push_back(
+        std::make_unique<PeerMemory>(device.info().ordinal, ordinals, w.window_bytes()));
+    w.of_rank[static_cast<size_t>(r)] = w.peers.back()->data();
+  });
+  end();
+}
+
+DeviceRanks::DeviceRanks(Device& device, ShardId id, int64_t window_bytes,
+                         std::chrono::milliseconds limit, const Swap& swap)
+    : windows_(std::make_unique<Windows>()) {
+  std::vector<Device*> devices(static_cast<size_t>(id.world));
+  devices[static_cast<size_t>(id.rank)] = &device;
+  begin(std::move(devices), window_bytes, limit);
+  compare_kinds(swap);
+  exchange_kind() == ExchangeKind::kPeer ? open_windows(swap) : open_nccl(swap);
+  end();
+}
+
+void DeviceRanks::compare_kinds(const Swap& swap) const {
+  const std::vector<Bytes> kinds = swap(MessageWriter().put(exchange_kind()).bytes());
+  for (size_t r = 0; r < kinds.size(); ++r) {
+    const auto kind = MessageReader(kinds[r]).get<ExchangeKind>();
+    if (kind != exchange_kind())
+      fail(ErrorCode::kBadInput, "--exchange {} here, {} on rank {}: give all ranks the same words",
+           name(exchange_kind()), name(kind), r);
+  }
+}
+
+void DeviceRanks::open_nccl(const Swap& swap) {
+  Windows& w = *windows_;
+  cuda_check(cudaSetDevice(w.home().info().ordinal), "cudaSetDevice");
+  w.slots = Buffer(DType::kU8, {w.world(), w.buffer_bytes}, w.home().memory());
+  w.home().wait();
+  ShardId id{0, w.world()};
+  w.for_own([&](int r, Device&) { id.rank = r; });
+  w.nccl = std::make_unique<NcclGroup>(
+      id,
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(w.limit_ns)),
+      swap, [this](const std::string& why) {
+        {
+          const std::lock_guard lock(windows_->late_mutex);
+          windows_->late = why;
+        }
+        abort();
+      });
+}
+
+// Other ranks may write into a window as soon as they have its handle, so it is zeros by then.
+void DeviceRanks::open_windows(const Swap& swap) {
+  Windows& w = *windows_;
+  cuda_check(cudaSetDevice(w.home().info().ordinal), "cudaSetDevice");
+  w.offered = std::make_unique<OfferedMemory>(w.window_bytes());
+  const std::vector<Bytes> handles = swap(MessageWriter().put(w.offered->handle()).bytes());
+  for (size_t r = 0; r < handles.size(); ++r) {
+    if (w.devices[r] != nullptr) {
+      w.of_rank[r] = w.offered->data();
+      continue;
+    }
+    const auto handle = MessageReader(handles[r]).get<cudaIpcMemHandle_t>();
+    w.opened.push_back(std::make_unique<OpenedMemory>(handle, static_cast<int>(r)));
+    w.of_rank[r] = w.opened.back()->data();
+  }
+}
+
 DeviceRanks::~DeviceRanks() {
-  abort();  // kernels that still wait for a rank use what goes away now
-  for (const Device* device : windows_->devices) cudaStreamSynchronize(device->stream());
+  // Kernels that still wait for a rank use what goes away now. Those of NCCL have ended, or it was
+  // aborted.
+  if (windows_->nccl == nullptr) abort();
+  windows_->for_own([](int, Device& device) { cudaStreamSynchronize(device.stream()); });
+}
+
+void DeviceRanks::set_limit(std::chrono::milliseconds limit) {
+  windows_->limit_ns = std::chrono::nanoseconds(limit).count();
+  if (windows_->nccl != nullptr) windows_->nccl->set_limit(limit);
 }
 
 int DeviceRanks::world() const {
@@ -322,10 +367,15 @@ double DeviceRanks::waited(int r) const {
 void DeviceRanks::abort() {
   if (windows_->turns != nullptr) windows_->turns->stop();
   *static_cast<volatile int64_t*>(windows_->stop) = 1;
+  if (windows_->nccl != nullptr) windows_->nccl->abort();
 }
 
 void DeviceRanks::check() const {
   if (*static_cast<volatile int64_t*>(windows_->stop) == 0) return;
+  {
+    const std::lock_guard lock(windows_->late_mutex);
+    if (!windows_->late.empty()) throw RanksStopped(windows_->late);
+  }
   for (int r = 0; r < world(); ++r) {
     const Fault& fault = windows_->faults[r];
     if (fault.failed != 0)
@@ -340,38 +390,52 @@ void DeviceRanks::check() const {
 // tokens.
 void DeviceRanks::probe() {
   constexpr int64_t kRows = 8, kColumns = 64;
+  const Windows& w = *windows_;
   const auto value = [](int64_t i) { return static_cast<int32_t>(i * 26544357 + 12345); };
   const ColumnEnds ends = column_ends(world(), kColumns, 1);
-  std::vector<Buffer> all;
-  for (int r = 0; r < world(); ++r) {
-    Device& device = *windows_->devices[static_cast<size_t>(r)];
+  std::vector<Buffer> all(ranks_.size());
+  w.for_own([&](int r, Device& device) {
     cuda_check(cudaSetDevice(device.info().ordinal), "cudaSetDevice");
     std::vector<int32_t> own(kRows * kColumns, 0);
     for (int64_t i = 0; i < kRows * kColumns; ++i)
       if (i % kColumns >= first_column(ends, r) && i % kColumns < ends[static_cast<size_t>(r)])
         own[static_cast<size_t>(i)] = value(i);
-    all.emplace_back(DType::kI32, std::initializer_list<int64_t>{kRows, kColumns}, device.memory());
-    device.memory().upload(all.back().view().data, reinterpret_cast<const std::byte*>(own.data()),
-                           all.back().view().bytes());
-  }
-  for (int r = 0; r < world(); ++r) {
+    Buffer& buffer = all[static_cast<size_t>(r)];
+    buffer = Buffer(DType::kI32, {kRows, kColumns}, device.memory());
+    device.memory().upload(buffer.view().data, reinterpret_cast<const std::byte*>(own.data()),
+                           buffer.view().bytes());
+  });
+  w.for_own([&](int r, Device&) {
     const Gathered one[] = {{all[static_cast<size_t>(r)].view(), ends}};
     rank(r).gather(one, {"probe of the link"});
-  }
-  for (Device* device : windows_->devices) device->wait();
+    ranks_[static_cast<size_t>(r)]->mark();
+  });
+  w.for_own([](int, Device& device) { device.wait(); });
   check();
-  for (int r = 0; r < world(); ++r) {
+  w.for_own([&](int r, Device& device) {
     std::vector<int32_t> got(kRows * kColumns);
     const TensorView& view = all[static_cast<size_t>(r)].view();
-    windows_->devices[static_cast<size_t>(r)]->memory().download(
-        reinterpret_cast<std::byte*>(got.data()), view.data, view.bytes());
+    device.memory().download(reinterpret_cast<std::byte*>(got.data()), view.data, view.bytes());
     for (int64_t i = 0; i < kRows * kColumns; ++i)
       if (got[static_cast<size_t>(i)] != value(i))
         fail(ErrorCode::kUnsupported,
              "rank {} does not get what the others store in its memory: the link between these "
              "GPUs is broken (nvidia-smi topo -p2p w; IOMMU and ACS settings)",
              r);
+  });
+}
+
+DeviceRanks& device_exchanges(RankProcesses& group, Device& device,
+                              std::chrono::milliseconds limit) {
+  std::shared_ptr<DeviceRanks>& exchanges = group.device_exchanges();
+  if (exchanges == nullptr) {
+    exchanges = std::make_shared<DeviceRanks>(
+        device, group.id(), kExchangeWindowBytes, limit,
+        [&](const Bytes& own) { return group.swap(own, "the other ranks load"); });
+    group.on_end([ranks = exchanges.get()] { ranks->abort(); });
   }
+  exchanges->set_limit(limit);
+  return *exchanges;
 }
 
 }  // namespace dsv4

@@ -1,4 +1,5 @@
-// Communicators of ranks that are GPUs of this process, or share some of them.
+// Communicators of ranks that are GPUs: of this process, or each of a process of its own. Ranks may
+// share a GPU.
 //
 // An exchange is one kernel on the stream of each rank (exchange.cuh), so a step with exchanges may
 // be captured as a graph. Ranks whose kernels wait for each other must be enqueued without waiting
@@ -6,7 +7,10 @@
 //
 // Ranks that share a GPU are for tests. Their threads take turns (turns.h), because kernels that
 // wait keep the GPU from what some calls of the driver wait for, and their exchanges have few CTAs,
-// so that other kernels find room beside those that wait.
+// so that other kernels find room beside those that wait. Processes need none of this: the GPU runs
+// them in turns of some milliseconds, also while a kernel of one of them waits.
+//
+// A rank that is a process has this object for itself alone, and windows of the others in it.
 //
 // A rank waits for the others no longer than the limit. Then, or after abort(), no rank waits any
 // more, what the exchanges give has no meaning, and check() throws RanksStopped.
@@ -20,10 +24,15 @@
 #include <vector>
 
 #include "dsv4/comm/communicator.h"
+#include "dsv4/comm/message.h"
 
 namespace dsv4 {
 
 class Device;
+class RankProcesses;  // rank_processes.h
+
+// Bytes of an exchange in a step; one of more is several kernels.
+inline constexpr int64_t kExchangeWindowBytes = int64_t{32} << 20;
 
 class DeviceRanks {
  public:
@@ -31,19 +40,27 @@ class DeviceRanks {
   // rows than fit is divided. Throws kUnsupported where GPUs do not reach each other's memory, or
   // where what one of them stores does not arrive.
   DeviceRanks(std::vector<Device*> devices, int64_t window_bytes, std::chrono::milliseconds limit);
+  // Gives all ranks some bytes and returns those of each: RankProcesses::swap()
+  using Swap = std::function<std::vector<Bytes>(const Bytes&)>;
+  // A rank that is a process; all of them make this at the same time, with equal sizes. Throws as
+  // above.
+  DeviceRanks(Device& device, ShardId id, int64_t window_bytes, std::chrono::milliseconds limit,
+              const Swap& swap);
   ~DeviceRanks();
   DeviceRanks(const DeviceRanks&) = delete;
   DeviceRanks& operator=(const DeviceRanks&) = delete;
 
   int world() const;
-  // Its tensors are in memory of the rank's device.
+  // How long kernels of exchanges that are enqueued from now on wait.
+  void set_limit(std::chrono::milliseconds limit);
+  // A rank of this process. Its tensors are in memory of the rank's device.
   Communicator& rank(int r);
   // What the thread of a rank enqueues in a step. It may throw RanksStopped.
   void step(int r, const std::function<void()>& enqueue);
   // Seconds that the kernels of a rank have waited for others. Waits for its device, the current
   // one.
   double waited(int r) const;
-  // Ends all exchanges, from any thread.
+  // Ends all exchanges of this process, from any thread.
   void abort();
   // After a wait for the devices: throws RanksStopped when an exchange ended without its values.
   void check() const;
@@ -52,10 +69,22 @@ class DeviceRanks {
   class Rank;
   struct Windows;
 
+  // What the constructors have in common, before the windows and after them.
+  void begin(std::vector<Device*> devices, int64_t window_bytes, std::chrono::milliseconds limit);
+  void end();
+  void compare_kinds(const Swap& swap) const;
+  void open_windows(const Swap& swap);
+  void open_nccl(const Swap& swap);
   void probe();
 
   std::unique_ptr<Windows> windows_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  // [world]; null: of another process
 };
+
+// The exchanges of a rank that is a process. All ranks call it at the same time; the first call
+// makes them, and the group keeps them. A process that ends ends exchanges that wait for it. Throws
+// as DeviceRanks.
+DeviceRanks& device_exchanges(RankProcesses& group, Device& device,
+                              std::chrono::milliseconds limit);
 
 }  // namespace dsv4

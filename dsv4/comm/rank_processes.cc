@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <thread>
 #include <utility>
 
 #include "dsv4/comm/threads.h"
@@ -13,11 +14,22 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-enum Kind : uint32_t { kHello = 1, kWelcome, kRefused, kStop, kEnd, kValues, kAllValues };
+enum Kind : uint32_t {
+  kHello = 1,
+  kWelcome,
+  kRefused,
+  kStop,
+  kEnd,
+  kValues,
+  kAllValues,
+  kGiven,
+  kAllGiven
+};
 
 constexpr uint32_t kProtocol = 1;
 constexpr milliseconds kShort{500};      // to say to a rank that all stop
 constexpr milliseconds kRestart{15000};  // until the rank 0 of a job before has gone
+constexpr milliseconds kNowAndThen{250}, kBetweenLooks{20};
 
 // Names of sockets have a length; a hash makes the job's differ from others'.
 std::string socket_name(const LaunchedRank& self) {
@@ -64,6 +76,19 @@ void check_place(MessageReader& from, int rank, const Place& place, const Tensor
 }
 
 }  // namespace
+
+ExchangeKind& kind_of_exchanges() {
+  static ExchangeKind kind = ExchangeKind::kPeer;
+  return kind;
+}
+
+void set_exchange_kind(ExchangeKind kind) {
+  kind_of_exchanges() = kind;
+}
+
+ExchangeKind exchange_kind() {
+  return kind_of_exchanges();
+}
 
 template <class Body>
 auto RankProcesses::stopping(const Body& body) {
@@ -165,7 +190,7 @@ class RankProcesses::Exchanges final : public Communicator {
       return group_.reply(kValues, message.bytes());
     }
     for (int rank = 1; rank < id().world; ++rank) {
-      const Bytes bytes = group_.receive(rank, kValues, to_string(place));
+      const Bytes bytes = group_.receive(rank, kValues, group_.limit_, to_string(place));
       MessageReader reader(bytes);
       check_place(reader, rank, place, shape);
       get_columns(reader, into(rank));
@@ -187,7 +212,7 @@ class RankProcesses::Exchanges final : public Communicator {
       put_columns(message, all);
       return group_.tell(kAllValues, message.bytes());
     }
-    const Bytes bytes = group_.receive(0, kAllValues, to_string(place));
+    const Bytes bytes = group_.receive(0, kAllValues, group_.limit_, to_string(place));
     MessageReader reader(bytes);
     read(reader);
   }
@@ -297,9 +322,9 @@ void RankProcesses::check_works() const {
   if (!why_.empty()) throw RanksStopped(why_);
 }
 
-Bytes RankProcesses::receive(int rank, uint32_t kind, const std::string& doing) {
+Bytes RankProcesses::receive(int rank, uint32_t kind, RankLimit limit, const std::string& doing) {
   Message message = stopping([&] {
-    Message came = peer(rank).receive(limit_, doing);
+    Message came = peer(rank).receive(limit, doing);
     if (came.kind == kStop) throw RanksStopped(MessageReader(came.bytes).text());
     return came;
   });
@@ -315,10 +340,44 @@ void RankProcesses::tell(uint32_t kind, const Bytes& bytes) {
 }
 
 Bytes RankProcesses::answer(int rank, uint32_t kind, const std::string& doing) {
-  return receive(rank, kind, doing);
+  return receive(rank, kind, limit_, doing);
 }
 
-std::optional<RankProcesses::Message> RankProcesses::next() {
+std::vector<Bytes> RankProcesses::swap(const Bytes& own, const std::string& doing) {
+  std::vector<Bytes> all(static_cast<size_t>(id_.world));
+  if (id_.rank != 0) {
+    reply(kGiven, own);
+    const Bytes bytes = receive(0, kAllGiven, std::nullopt, doing);
+    MessageReader reader(bytes);
+    for (Bytes& one : all) one = reader.list<std::byte>();
+    reader.end();
+    return all;
+  }
+  all[0] = own;
+  for (int rank = 1; rank < id_.world; ++rank)
+    all[static_cast<size_t>(rank)] = receive(rank, kGiven, std::nullopt, doing);
+  MessageWriter message;
+  for (const Bytes& one : all) message.list(std::span<const std::byte>(one));
+  tell(kAllGiven, message.bytes());
+  return all;
+}
+
+void RankProcesses::on_end(std::function<void()> ended) {
+  std::vector<int> descriptors;
+  for (const RankSocket& socket : peers_)
+    if (socket.open()) descriptors.push_back(socket.descriptor());
+  watch_ = std::make_unique<RankWatch>(std::move(descriptors), std::move(ended));
+}
+
+std::optional<RankProcesses::Message> RankProcesses::next(const std::function<void()>& meanwhile) {
+  check_works();
+  while (!peer(0).readable(kNowAndThen)) {
+    try {
+      meanwhile();
+    } catch (const RanksStopped&) {
+      if (!peer(0).readable(milliseconds(0))) throw;  // else rank 0 says why
+    }
+  }
   Message message = stopping([&] {
     Message came = peer(0).receive(std::nullopt, "next step");
     if (came.kind == kStop) throw RanksStopped(MessageReader(came.bytes).text());
@@ -338,10 +397,26 @@ void RankProcesses::abort(const std::string& why) {
   if (std::exchange(said_, true)) return;
   for (RankSocket& socket : peers_) {
     try {
-      if (socket.open()) socket.send(kStop, MessageWriter().text(why).bytes(), kShort, "stop");
+      if (!socket.open()) continue;
+      socket.send(kStop, MessageWriter().text(why).bytes(), kShort, "stop");
+      socket.finish();
     } catch (const Error&) {  // it has ended
     }
   }
+}
+
+std::string RankProcesses::reason(const std::string& otherwise, milliseconds wait) {
+  const auto deadline = Clock::now() + wait;
+  try {
+    stopping([&] {
+      do {
+        check();
+      } while (Clock::now() < deadline && (std::this_thread::sleep_for(kBetweenLooks), true));
+      throw RanksStopped(otherwise);
+    });
+  } catch (const RanksStopped&) {  // why_ has it
+  }
+  return why_;
 }
 
 void RankProcesses::check() const {

@@ -8,10 +8,12 @@
 //
 // Any rank that fails says so and ends; a process that is killed is noticed by its socket. Either
 // way every call of the others throws RanksStopped. exchanges() moves values in host memory through
-// the same sockets, by way of rank 0: for tests, not for speed.
+// the same sockets, by way of rank 0: for tests, not for speed. Values in memory of GPUs go from
+// GPU to GPU (device_ranks.h); swap() brings the ranks what they need for that.
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,8 +21,17 @@
 #include "dsv4/comm/communicator.h"
 #include "dsv4/comm/launched_rank.h"
 #include "dsv4/comm/rank_socket.h"
+#include "dsv4/comm/rank_watch.h"
 
 namespace dsv4 {
+
+class DeviceRanks;  // device_ranks.h
+
+// How GPUs of ranks that are processes exchange values: by stores in each other's memory, or by
+// NCCL, where they do not reach it. Set before the ranks meet, equal on all of them.
+enum class ExchangeKind : uint8_t { kPeer, kNccl };
+void set_exchange_kind(ExchangeKind kind);
+ExchangeKind exchange_kind();
 
 // What has to be equal on all ranks for their bits to be. Texts that a line can show.
 struct RankIdentity {
@@ -50,16 +61,29 @@ class RankProcesses {
   // Rank 0: the next message of a rank, which has to be of this kind. doing: for errors
   Bytes answer(int rank, uint32_t kind, const std::string& doing);
   // Other ranks: the next message of rank 0, whenever it comes; none: rank 0 has come to its end.
-  std::optional<Message> next();
+  // meanwhile(): called now and then. It may throw RanksStopped.
+  std::optional<Message> next(const std::function<void()>& meanwhile = [] {});
   // Other ranks: to rank 0.
   void reply(uint32_t kind, const Bytes& bytes);
   // Says why this rank stops, to rank 0 or to all others. Calls after it throw RanksStopped.
   void abort(const std::string& why);
   // Throws RanksStopped when another process has ended.
   void check() const;
+  // What another rank failed of, or that its process has ended, where that is known within `wait`;
+  // else `otherwise`. Calls after it throw RanksStopped.
+  std::string reason(const std::string& otherwise,
+                     std::chrono::milliseconds wait = std::chrono::milliseconds(0));
+  // Gives these bytes to all ranks and returns those of each, [world]. All ranks call it; however
+  // long the others take.
+  std::vector<Bytes> swap(const Bytes& own, const std::string& doing);
+  // ended(): called once, by a thread, when another process ends or stops.
+  void on_end(std::function<void()> ended);
 
   // In host memory, by this rank.
   Communicator& exchanges() { return *exchanges_; }
+  // In memory of GPUs: kept here, because what processes have opened of each other is to be closed
+  // when all of them end, not with a runner.
+  std::shared_ptr<DeviceRanks>& device_exchanges() { return device_exchanges_; }
 
  private:
   class Exchanges;
@@ -68,7 +92,7 @@ class RankProcesses {
   void meet(const std::string& name, const RankIdentity& identity, std::chrono::milliseconds wait);
   // The hello of one process. Throws the line with which all ranks end.
   void take_hello(RankSocket socket, const RankIdentity& own);
-  Bytes receive(int rank, uint32_t kind, const std::string& doing);
+  Bytes receive(int rank, uint32_t kind, RankLimit limit, const std::string& doing);
   RankSocket& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   void check_works() const;
   // Why another rank stopped, if it said so before it ended.
@@ -83,6 +107,8 @@ class RankProcesses {
   std::unique_ptr<Communicator> exchanges_;
   std::string why_;    // not empty: stopped
   bool said_ = false;  // the others know
+  std::shared_ptr<DeviceRanks> device_exchanges_;
+  std::unique_ptr<RankWatch> watch_;  // of peers_
 };
 
 }  // namespace dsv4

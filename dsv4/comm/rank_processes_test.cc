@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "dsv4/base/rng.h"
@@ -177,6 +178,88 @@ TEST(RankProcesses, MessagesGoBothWaysAndTheEndComes) {
     ranks.reply(kSomething, MessageWriter().put(reader.get<int>() + ranks.id().rank).bytes());
     EXPECT_EQ(reader.text(), "step");
     EXPECT_FALSE(ranks.next().has_value()) << "rank 0 has come to its end";
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(RankProcesses, AllGetWhatEachGives) {
+  for (const int world : {2, 3, 5}) {
+    const auto errors = group(world, [&](RankProcesses& ranks) {
+      ranks.set_limit(milliseconds(100));  // which does not hold here: ranks load for minutes
+      for (size_t round = 0; round < 3; ++round) {
+        const int self = ranks.id().rank;
+        if (self == 1) std::this_thread::sleep_for(milliseconds(round == 0 ? 300 : 0));
+        const Bytes own(round * static_cast<size_t>(self), std::byte(self + 1));
+        const std::vector<Bytes> all = ranks.swap(own, "handles");
+        ASSERT_EQ(std::ssize(all), world);
+        for (int r = 0; r < world; ++r)
+          EXPECT_EQ(all[static_cast<size_t>(r)],
+                    Bytes(round * static_cast<size_t>(r), std::byte(r + 1)));
+      }
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "") << world;
+  }
+}
+
+TEST(RankProcesses, ARankThatEndsInASwapIsNamed) {
+  const auto errors = group(2, [&](RankProcesses& ranks) {
+    if (ranks.id().rank == 0) ranks.swap({}, "handles");
+  });
+  EXPECT_EQ(errors[0], "rank 1 has ended");
+}
+
+// A rank that waits for its GPU reads no socket; on_end() calls it. A rank that says why it stops
+// is noticed before its process ends.
+TEST(RankProcesses, TheEndOfARankIsNoticedWithoutReading) {
+  for (const bool says_why : {false, true}) {
+    std::promise<void> noticed;
+    const auto errors = group(3, [&](RankProcesses& ranks) {
+      const int self = ranks.id().rank;
+      const auto ended = std::make_shared<std::promise<void>>();
+      ranks.on_end([ended] { ended->set_value(); });
+      const auto wait = [&] { ended->get_future().wait(); };
+      if (self == 2) std::this_thread::sleep_for(milliseconds(400));  // rank 1 looks up meanwhile
+      if (self == 2 && says_why) ranks.abort("rank 2: no memory left");
+      if (self == 2 && says_why) {
+        EXPECT_EQ(noticed.get_future().wait_for(kLong / 4), std::future_status::ready);
+      }
+      if (self == 2) return;
+      if (self == 0) {
+        wait();
+        noticed.set_value();
+        const std::string why = ranks.reason("the ranks were stopped");
+        ranks.abort(why);
+        throw RanksStopped(why);
+      }
+      ranks.next([&] { wait(), throw RanksStopped("its own exchange ended"); });
+    });
+    const std::string want = says_why ? "rank 2: no memory left" : "rank 2 has ended";
+    EXPECT_EQ(errors[0], want);
+    EXPECT_EQ(errors[1], want) << "what rank 0 said, although its own exchange ended too";
+  }
+}
+
+TEST(RankProcesses, AReasonThatNoOtherRankGivesIsItsOwn) {
+  const auto errors = group(2, [&](RankProcesses& ranks) {
+    if (ranks.id().rank == 0) {
+      const std::string why = ranks.reason("no answer from rank 1 for 10 s (gather h, layer 3)");
+      ranks.abort(why);
+      throw RanksStopped(why);
+    }
+    ranks.next();
+  });
+  for (const std::string& error : errors)
+    EXPECT_EQ(error, "no answer from rank 1 for 10 s (gather h, layer 3)");
+}
+
+// An end that was said is no failure, also when the socket closes before it is read.
+TEST(RankProcesses, TheEndOfRank0IsNoFailure) {
+  const auto errors = group(2, [&](RankProcesses& ranks) {
+    const auto ended = std::make_shared<std::promise<void>>();
+    ranks.on_end([ended] { ended->set_value(); });
+    if (ranks.id().rank == 0) return;
+    ended->get_future().wait();
+    EXPECT_FALSE(ranks.next([] { throw RanksStopped("the ranks were stopped"); }).has_value());
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <thread>
 
 #include "dsv4/comm/threads.h"
@@ -20,6 +21,7 @@ using std::chrono::milliseconds;
 constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // of a message
 constexpr uint32_t kMagic = 0x34767364;             // "dsv4"
 constexpr milliseconds kBetweenTries{20};
+constexpr size_t kTogether = size_t{64} << 10;  // bytes that are written with the header
 
 struct Header {
   uint32_t magic, kind;
@@ -166,8 +168,13 @@ void RankSocket::send(uint32_t kind, const Bytes& bytes, RankLimit limit,
                       const std::string& doing) {
   const Deadline deadline = limit ? Deadline(Clock::now() + *limit) : std::nullopt;
   const Header header{kMagic, kind, bytes.size()};
-  write(&header, sizeof header, deadline, limit, doing);
-  write(bytes.data(), bytes.size(), deadline, limit, doing);
+  // The other process wakes up once for a step, when all of its plan is there.
+  std::vector<std::byte> first(sizeof header + std::min(bytes.size(), kTogether));
+  std::memcpy(first.data(), &header, sizeof header);
+  const size_t begin = first.size() - sizeof header;
+  std::copy_n(bytes.begin(), begin, first.begin() + sizeof header);
+  write(first.data(), first.size(), deadline, limit, doing);
+  write(bytes.data() + begin, bytes.size() - begin, deadline, limit, doing);
 }
 
 RankSocket::Message RankSocket::receive(RankLimit limit, const std::string& doing) {
@@ -179,6 +186,15 @@ RankSocket::Message RankSocket::receive(RankLimit limit, const std::string& doin
   Message message{.kind = header.kind, .bytes = Bytes(header.bytes)};
   read(message.bytes.data(), message.bytes.size(), deadline, limit, doing);
   return message;
+}
+
+bool RankSocket::readable(milliseconds limit) const {
+  pollfd wait{.fd = descriptor_, .events = POLLIN, .revents = 0};
+  return poll(&wait, 1, static_cast<int>(limit.count())) > 0;
+}
+
+void RankSocket::finish() {
+  shutdown(descriptor_, SHUT_WR);  // may fail where the other process has ended
 }
 
 bool RankSocket::ended() const {

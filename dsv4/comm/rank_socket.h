@@ -47,7 +47,11 @@ class RankSocket {
   // doing: for errors, "gather h, layer 17"
   void send(uint32_t kind, const Bytes& bytes, RankLimit limit, const std::string& doing);
   Message receive(RankLimit limit, const std::string& doing);
-  // The other process has ended.
+  // There is something to receive, or the end of the other process, within the limit.
+  bool readable(std::chrono::milliseconds limit) const;
+  // Sends nothing more: ended() of the other process, after what was sent has arrived.
+  void finish();
+  // The other process has ended, or sends nothing more.
   bool ended() const;
   void close();
 

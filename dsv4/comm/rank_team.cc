@@ -107,6 +107,10 @@ bool any_rank_lost() {
   return lost_one;
 }
 
+void set_rank_lost() {
+  lost_one = true;
+}
+
 void RankTeam::serve(const std::shared_ptr<State>& state, int rank) {
   uint64_t done = 0;
   for (;;) {

@@ -43,5 +43,7 @@ class RankTeam {
 // Whether a team of this process has lost a rank. The program then ends without the destructors of
 // static objects, which that rank may still use.
 bool any_rank_lost();
+// Another thread of this process may use it and may not come back.
+void set_rank_lost();
 
 }  // namespace dsv4

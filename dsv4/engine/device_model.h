@@ -20,9 +20,9 @@ struct ExpertMemory;  // expert_memory.h
 // and kUnsupported when this build, this machine or this GPU cannot do it.
 std::shared_ptr<Device> open_device(const std::string& name);
 // One for each rank of a model, of a list with commas: GPUs of one kind, some of them perhaps
-// several times (for tests), or "cpu,cpu" (null once), or "processes:cpu" (null), the rank of this
-// process. The first is the calling thread's current
-// device afterwards. Throws as above.
+// several times (for tests), or "cpu,cpu" (null once). Of "processes", "processes:2,3" and
+// "processes:cpu" (null) the one of this process. The first is the calling thread's current device
+// afterwards. Throws as above.
 using Devices = std::vector<std::shared_ptr<Device>>;
 Devices open_devices(const std::string& names);
 // Sets what CUDA has to know before it is used where ranks share a GPU: they wait for each other in
@@ -30,12 +30,12 @@ Devices open_devices(const std::string& names);
 // one of a stream that shares its queue with the stream of another rank. Done here for names that
 // repeat a GPU.
 void prepare_shared_gpus();
-// Which rank this process is for "processes:cpu", as its environment says; none for other names.
+// Which rank this process is for "processes..", as its environment says; none for other names.
 std::optional<LaunchedRank> rank_of_process(const std::string& device);
 // How many ranks there are.
 int num_ranks(const std::string& device);
-// The names for --gpus: a number of GPUs, "all", or a list of their numbers or of
-// "cpu", or "processes:cpu".
+// The names for --gpus: a number of GPUs, "all", a list of their numbers or of "cpu", or
+// "processes" of some kind.
 std::string devices_of_gpus(const std::string& gpus);
 
 // The first GPU that this build can use, "cuda" or "cuda:1"; otherwise "cpu", also where a driver

@@ -20,9 +20,6 @@
 namespace dsv4 {
 namespace {
 
-// An exchange of more bytes is several kernels.
-constexpr int64_t kWindowBytes = int64_t{32} << 20;
-
 // Memory of one rank's device. checked: reads find out whether the exchanges before had their
 // values.
 class MemoryOfRank final : public Memory {
@@ -47,12 +44,6 @@ class MemoryOfRank final : public Memory {
  private:
   Device &device_, &home_;
   const DeviceRanks* const checked_;
-};
-
-// Lets every call run. A rank whose calls are observed captures no graph, and neither may others.
-class RunCalls final : public Observer {
- public:
-  void observe(const OpCall& call) override { call.run(); }
 };
 
 // What the thread of a rank uses. Owned by its task too, so that it outlives a runner that gave up
@@ -106,7 +97,8 @@ std::shared_ptr<GpuRanks> make_gpu_ranks(const Model& model, const RankOptions& 
   for (const auto& device : ranks->owned) ranks->devices.push_back(device.get());
   DSV4_CHECK(std::ranges::count(ranks->devices, nullptr) == 0, "ranks without a device, of {}",
              ranks->devices.size());
-  ranks->exchanges = std::make_unique<DeviceRanks>(ranks->devices, kWindowBytes, options.limit);
+  ranks->exchanges =
+      std::make_unique<DeviceRanks>(ranks->devices, kExchangeWindowBytes, options.limit);
   ranks->before_step = options.before_step;
   make_current(*ranks->devices.front());
   return ranks;
@@ -121,12 +113,6 @@ class DeviceRanksRunner final : public Runner {
         memories_(memories()),
         caches_(pointers(), [this] { return team_.lost(); }),
         logits_(home(), home(), ranks_->exchanges.get()) {
-    // A rank without heads takes other kernels for what all ranks compute.
-    if (!context.need_batch_invariant && team_.world() > model.config().o_groups)
-      fail(ErrorCode::kUnsupported,
-           "{} ranks for {} groups of heads: give as many GPUs as groups at most, or "
-           "--deterministic",
-           team_.world(), model.config().o_groups);
     for (int rank = 0; rank < team_.world(); ++rank) {
       Context own = context;
       own.device = &device(rank);

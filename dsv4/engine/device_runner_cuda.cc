@@ -168,6 +168,12 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       copy_stream_(device_) {
   DSV4_CHECK(ranks_ != nullptr || alone || model.id().whole(), "rank {} of {} without the others",
              model.id().rank, model.id().world);
+  // A rank without heads takes other kernels for what all ranks compute.
+  if (ranks_ != nullptr && !context.need_batch_invariant &&
+      model.id().world > model.config().o_groups)
+    fail(ErrorCode::kUnsupported,
+         "{} ranks for {} groups of heads: give as many GPUs as groups at most, or --deterministic",
+         model.id().world, model.config().o_groups);
   if (alone) alone_.emplace(device_, model.id());
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);

@@ -29,14 +29,14 @@ std::string_view header_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(bytes.data()) + sizeof length, end};
 }
 
-std::string processor(const Model& model) {
+std::string processor(const Device* device) {
 #if DSV4_CUDA
-  if (model.device() != nullptr) {
-    const DeviceInfo& info = model.device()->info();
+  if (device != nullptr) {
+    const DeviceInfo& info = device->info();
     return fmt::format("{} sm_{}{}", info.name, info.major, info.minor);
   }
 #else
-  static_cast<void>(model);
+  static_cast<void>(device);
 #endif
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512f") ? "avx512"
@@ -68,21 +68,20 @@ std::string model_identity(const std::string& folder) {
   return text;
 }
 
-RankIdentity rank_identity(const std::string& program, const Model& model) {
+RankIdentity rank_identity(const std::string& program, const std::string& model,
+                           const Device* device, ExpertsPlacement placement) {
   constexpr size_t kDigits = 16;
-  const std::string& folder = model.checkpoint().folder();
-  const bool whole = model.spec().placement() == ExpertsPlacement::kWhole;
   return {.program = program,
-          .model = hex_digits(digest_of(model_identity(folder))).substr(0, kDigits) +
-                   (whole ? " with whole experts" : ""),
-          .processor = processor(model)};
+          .model = hex_digits(digest_of(model)).substr(0, kDigits) +
+                   (placement == ExpertsPlacement::kWhole ? " with whole experts" : ""),
+          .processor = processor(device)};
 }
 
 Digest cache_fingerprint(const std::string& identity, const Model& model, const Context& context,
                          const CachePlan& plan) {
   std::string text =
       fmt::format("{}\nnumerics {} batch invariant {} on {}", identity, name(context.numerics),
-                  context.need_batch_invariant, processor(model));
+                  context.need_batch_invariant, processor(model.device()));
   text += fmt::format("\ncheckpoints every {}", checkpoint_step(plan.groups));
   for (const CacheGroup& group : plan.groups)
     text += fmt::format("\ngroup {} {} {}", group.tokens_per_entry, group.page_entries,

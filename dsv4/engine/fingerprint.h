@@ -24,7 +24,9 @@ std::string model_identity(const std::string& folder);
 Digest cache_fingerprint(const std::string& identity, const Model& model, const Context& context,
                          const CachePlan& plan);
 
-// What ranks that are processes compare: their files of the model, and where they compute.
-RankIdentity rank_identity(const std::string& program, const Model& model);
+// What ranks that are processes compare: what the model is, such as model_identity(), what each has
+// of the experts, and where they compute. device: null: on the host
+RankIdentity rank_identity(const std::string& program, const std::string& model,
+                           const Device* device, ExpertsPlacement placement);
 
 }  // namespace dsv4

@@ -3,27 +3,31 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/comm/threads.h"
-#include "dsv4/engine/host_runner.h"
+#include "dsv4/engine/process_rank.h"
 #include "dsv4/engine/rank_messages.h"
 #include "dsv4/engine/rank_mirror.h"
+#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
 
 class Follower {
  public:
-  Follower(const Model& model, const RankOptions& options)
-      : model_(model), group_(*model.processes()), options_(options) {}
+  Follower(Model& model, const FollowedWork& work, const RankOptions& options)
+      : model_(model), work_(work), group_(*model.processes()), options_(options) {}
 
   void handle(const RankProcesses::Message& message) {
     MessageReader from(message.bytes);
     const auto kind = static_cast<RankMessage>(message.kind);
+    if (kind == RankMessage::kPlace) return place(from);
     if (kind == RankMessage::kRunner) return make_runner(from);
-    DSV4_CHECK(runner_.has_value(), "message {} before a runner", message.kind);
+    DSV4_CHECK(rank_.has_value(), "message {} before a runner", message.kind);
     switch (kind) {
       case RankMessage::kAllocate: {
         const auto* address = from.get<const std::byte*>();
@@ -39,26 +43,56 @@ class Follower {
         return step(from);
       case RankMessage::kCopy:
         return copy(from, message.bytes.size());
+      case RankMessage::kFill:
+        return fill(from);
       case RankMessage::kStats:
         return group_.reply(kind_of(RankMessage::kDone),
-                            MessageWriter().put(runner_->rank_stats().front()).bytes());
+                            MessageWriter().put(runner().rank_stats().front()).bytes());
       default:
         fail(ErrorCode::kBadInput, "rank 0 sent message {}", message.kind);
     }
   }
 
+  // Rank 0 has come to its end.
+  void end() { end_runner(); }
+  // While no message comes: an exchange of this rank's GPU may have waited in vain.
+  void check() {
+    if (!rank_) return;
+    try {
+      rank_->check_exchanges();
+    } catch (const RanksStopped& stopped) {
+      group_.abort(stopped.what());
+      throw;
+    }
+  }
+
  private:
+  Runner& runner() { return rank_->runner(); }
+
+  void place(MessageReader& from) {
+    const auto cache_bytes = from.get<int64_t>();
+    const std::unique_ptr<ContextText> steps = get_context(from);
+    from.end();
+    DSV4_CHECK(work_.place != nullptr, "rank {} has no GPU for its weights", group_.id().rank);
+    work_.place(model_, cache_bytes, steps->context);
+  }
+
   void make_runner(MessageReader& from) {
-    caches_.clear();
-    blocks_.reset();
-    runner_.reset();
+    end_runner();
     const auto limits = from.get<CacheLimits>();
-    group_.set_limit(std::chrono::milliseconds(from.get<int64_t>()));
+    const std::chrono::milliseconds limit(from.get<int64_t>());
     context_ = get_context(from);
     from.end();
-    runner_.emplace(model_, context_->context, limits);
-    runner_->join(&group_.exchanges());
-    blocks_.emplace(runner_->memory());
+    context_->context.device = model_.device();
+    rank_.emplace(model_, context_->context, limits, limit);
+    blocks_.emplace(runner().memory());
+  }
+
+  void end_runner() {
+    caches_.clear();
+    copied_ = Buffer();
+    blocks_.reset();
+    rank_.reset();
   }
 
   void upload(MessageReader& from) {
@@ -82,14 +116,23 @@ class Follower {
     }
   }
 
+  void fill(MessageReader& from) {
+    const auto seed = from.get<uint64_t>();
+    take_caches(from);
+    DSV4_CHECK(work_.fill != nullptr, "rank {} cannot fill its caches", group_.id().rank);
+    runner().wait();
+    work_.fill(model_, caches_, seed);
+  }
+
   void step(MessageReader& from) {
-    const std::unique_ptr<StepPlan> plan = get_plan(from);
+    StepForm form;
+    const std::unique_ptr<StepPlan> plan = get_plan(from, form);
     if (options_.before_step) options_.before_step(group_.id(), plan->step());
+    runner().observe(form.eager ? &run_calls_ : nullptr);
     // The logits are rank 0's: no memory, but a shape.
-    const TensorMeta logits = TensorMeta::contiguous(
-        DType::kF32, {std::ssize(plan->batch().logits_rows), model_.config().vocab_size});
-    runner_->forward(plan->batch(), caches_, {logits, unmapped_address(0)}, {});
-    group_.reply(kind_of(RankMessage::kDone), {});
+    const TensorMeta logits =
+        TensorMeta::contiguous(DType::kF32, {form.logits_rows, model_.config().vocab_size});
+    rank_->forward(plan->batch(), caches_, {logits, unmapped_address(0)});
   }
 
   void copy(MessageReader& from, size_t left) {
@@ -105,26 +148,51 @@ class Follower {
           {own, inside ? blocks_->at(source, bytes) : from.raw(static_cast<size_t>(bytes)), bytes});
       left -= kHead + (inside ? 0 : static_cast<size_t>(bytes));
     }
-    runner_->copy(pieces);
+    const bool staged = stage(pieces);
+    runner().copy(pieces);
+    if (staged) runner().wait();  // copied_ is written again
   }
 
-  const Model& model_;
+  // Copies of bytes of the message come from memory that the runner reads. False: there are none.
+  bool stage(std::vector<CopyPiece>& pieces) {
+    const auto in_message = [&](const CopyPiece& piece) { return !blocks_->holds(piece.from); };
+    int64_t total = 0;
+    for (const CopyPiece& piece : pieces)
+      total += in_message(piece) ? align_up(piece.bytes, kStagedAlign) : 0;
+    if (total == 0) return false;
+    if (copied_.empty() || copied_.view().bytes() < total)
+      copied_ = Buffer(DType::kU8, {std::max(total, kLeastStaged)}, runner().staging());
+    std::byte* to = copied_.view().data;
+    for (CopyPiece& piece : pieces) {
+      if (!in_message(piece)) continue;
+      std::memcpy(to, piece.from, static_cast<size_t>(piece.bytes));
+      piece.from = std::exchange(to, to + align_up(piece.bytes, kStagedAlign));
+    }
+    return true;
+  }
+
+  static constexpr int64_t kLeastStaged = int64_t{1} << 20, kStagedAlign = 16;  // bytes
+
+  Model& model_;
+  const FollowedWork& work_;
   RankProcesses& group_;
   const RankOptions options_;
+  RunCalls run_calls_;
   std::unique_ptr<ContextText> context_;
-  std::optional<HostRunner> runner_;
+  std::optional<ProcessRank> rank_;
   std::optional<BlocksOfRank> blocks_;
   std::vector<LayerCache> caches_;
+  Buffer copied_;  // page-locked: what the last message of copies brought
 };
 
 }  // namespace
 
-void follow_rank_0(const Model& model, const RankOptions& options) {
+void follow_rank_0(Model& model, const FollowedWork& work, const RankOptions& options) {
   RankProcesses& group = *model.processes();
-  omp_set_num_threads(std::max(1, omp_get_max_threads() / model.id().world));
-  Follower follower(model, options);
+  Follower follower(model, work, options);
   try {
-    while (const auto message = group.next()) follower.handle(*message);
+    while (const auto message = group.next([&] { follower.check(); })) follower.handle(*message);
+    follower.end();
   } catch (const RanksStopped&) {
     throw;
   } catch (const Error& error) {

@@ -50,7 +50,7 @@ std::vector<std::string> split(const std::string& list) {
   return names;
 }
 
-constexpr const char* kProcesses = "processes:cpu";
+constexpr const char* kProcesses = "processes";
 constexpr int kMaxRanks = 64, kMaxGpuRanks = 8;
 constexpr int kMaxSharing = 2;  // ranks of a GPU: three have ended in waits of all for one
 
@@ -122,10 +122,34 @@ int all_gpus() {
   fail(ErrorCode::kUnsupported, "--gpus all: no CUDA GPU here");
 }
 
+// What stands after the colon of "processes:cpu" or "processes:2,3", "" for "processes"; none for
+// other names.
+std::optional<std::string> places_of_processes(const std::string& device) {
+  const std::string name = kProcesses;
+  if (device == name) return "";
+  if (!device.starts_with(name + ":")) return std::nullopt;
+  return device.substr(name.size() + 1);
+}
+
+// The device of this process: of a list its own place, else the GPU of its local rank. A launcher
+// may show each process one GPU alone, which is then number 0 for all of them.
+std::string device_of_process(const std::string& places, const LaunchedRank& self) {
+  if (places == "cpu") return places;
+  if (places.empty()) {
+    const bool alone = !env("CUDA_VISIBLE_DEVICES").empty() && usable_gpus().size() == 1;
+    return fmt::format("cuda:{}", alone ? 0 : self.local_rank);
+  }
+  const std::vector<std::string> list = split(places);
+  if (static_cast<int>(list.size()) != self.id.world)
+    fail(ErrorCode::kBadInput, "--gpus {}:{}: {} GPUs for {} processes", kProcesses, places,
+         list.size(), self.id.world);
+  return "cuda:" + list[static_cast<size_t>(self.local_rank)];
+}
+
 }  // namespace
 
 std::optional<LaunchedRank> rank_of_process(const std::string& device) {
-  if (device != kProcesses) return std::nullopt;
+  if (!places_of_processes(device)) return std::nullopt;
   return launched_rank([](const char* name) { return env(name); });
 }
 
@@ -137,11 +161,16 @@ int num_ranks(const std::string& device) {
 std::string devices_of_gpus(const std::string& gpus) {
   const auto bad = [&]() {
     fail(ErrorCode::kBadInput,
-         "--gpus '{}': want a number of GPUs, all, a list of GPUs such as 0,2, cpu,cpu, or "
-         "processes:cpu",
+         "--gpus '{}': want a number of GPUs, all, a list of GPUs such as 0,2, cpu,cpu, processes, "
+         "processes:0,2 or processes:cpu",
          quotable(gpus));
   };
-  if (gpus == kProcesses) return gpus;
+  if (const auto places = places_of_processes(gpus)) {
+    if (places->empty() ? gpus != kProcesses : *places != "cpu")
+      for (const std::string& name : split(*places))
+        if (!whole_number(name)) bad();
+    return gpus;
+  }
   std::vector<std::string> names;
   if (const auto number = gpus == "all" ? all_gpus() : whole_number(gpus)) {
     if (*number == 0) bad();
@@ -193,7 +222,8 @@ std::shared_ptr<Device> open_device(const std::string& name) {
 }
 
 Devices open_devices(const std::string& list) {
-  if (list == kProcesses) return {nullptr};
+  if (const auto places = places_of_processes(list))
+    return {open_device(device_of_process(*places, *rank_of_process(list)))};
   const std::vector<std::string> names = split(list);
   if (names.size() == 1) return {open_device(list)};
   check_ranks(names);

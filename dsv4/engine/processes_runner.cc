@@ -1,8 +1,9 @@
 // Steps of a model whose ranks are processes (docs/adr/0037), as rank 0 runs them: it gives the
-// others each step and runs its own part; sampling is here. What is copied into the caches is
-// copied on every rank, as in ranks_runner.cc; follow_rank.cc is the other end.
-
-#include <omp.h>
+// others each step and runs its own part, on the host or on a GPU; sampling is here. What is copied
+// into the caches is copied on every rank, as in ranks_runner.cc; follow_rank.cc is the other end.
+//
+// No rank answers a step. On a GPU it is only enqueued on all ranks. Whether all its exchanges had
+// their values is known after a wait, so everything that waits for rank 0 asks then.
 
 #include <algorithm>
 #include <optional>
@@ -10,9 +11,12 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/not_finite.h"
 #include "dsv4/comm/threads.h"
-#include "dsv4/engine/host_runner.h"
+#include "dsv4/engine/process_rank.h"
 #include "dsv4/engine/rank_messages.h"
 #include "dsv4/engine/rank_mirror.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -25,24 +29,33 @@ class ProcessesRunner final : public Runner {
                   const RankOptions& options)
       : group_(*model.processes()),
         options_(options),
-        threads_(std::max(1, omp_get_max_threads() / model.id().world)),
-        first_(model, context, limits),
-        caches_(group_, first_.memory()) {
-    group_.set_limit(options.limit);
-    first_.join(&group_.exchanges());
-    MessageWriter setup;
-    setup.put(limits).put(int64_t{options.limit.count()});
-    put_context(setup, context);
-    group_.tell(kind_of(RankMessage::kRunner), setup.bytes());
-  }
+        device_(context.device),
+        own_(announced(model, context, limits), context, limits, options.limit),
+        results_(first().memory(),
+                 [this](const std::function<void()>& read) {
+                   guarded([&] {
+                     read();
+                     own_.check();
+                   });
+                 }),
+        caches_(group_, results_) {}
 
   Memory& memory() override { return caches_; }
-  Memory& logits_memory() override { return first_.memory(); }
-  bool on_host() const override { return true; }
-  const Scratch& scratch() const override { return first_.scratch(); }
-  Memory& staging() override { return first_.staging(); }
-  void observe(Observer* observer) override { first_.observe(observer); }
-  void check_ranks() override { group_.check(); }
+  Memory& logits_memory() override { return results_; }
+  bool on_host() const override { return device_ == nullptr; }
+  const Scratch& scratch() const override { return first().scratch(); }
+  Memory& staging() override { return first().staging(); }
+  void observe(Observer* observer) override {
+    observed_ = observer != nullptr;
+    first().observe(observer);
+  }
+  void check_ranks() override { own_.check(); }
+  void wait() override {
+    guarded([&] {
+      first().wait();
+      own_.check();
+    });
+  }
 
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits, const DrafterStreams& drafter) override {
@@ -52,14 +65,10 @@ class ProcessesRunner final : public Runner {
       send_caches(caches);
       const StepPlan plan(steps_++, batch);
       MessageWriter message;
-      put_plan(message, plan);
+      put_plan(message, plan, {.eager = eager(), .logits_rows = logits.dim(0)});
       group_.tell(kind_of(RankMessage::kStep), message.bytes());
       if (options_.before_step) options_.before_step(group_.id(), plan.step());
-      const int threads = omp_get_max_threads();
-      omp_set_num_threads(threads_);
-      first_.forward(batch, caches, logits, {});
-      omp_set_num_threads(threads);
-      answers("end of the step");
+      own_.forward(batch, caches, logits);
     });
   }
 
@@ -67,46 +76,90 @@ class ProcessesRunner final : public Runner {
     fail(ErrorCode::kUnsupported, "drafters do not run on {} ranks yet", group_.id().world);
   }
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {
-    return first_.sample(logits, rows);
+    std::vector<Sampled> tokens;
+    try {
+      tokens = first().sample(logits, rows);
+    } catch (const NotFinite&) {
+      check();  // the logits of an exchange that ended early mean nothing
+      throw;
+    } catch (const Error& error) {
+      if (on_host()) throw;
+      guarded([&] { throw error; });
+    }
+    check();
+    return tokens;
   }
 
   void copy(std::span<const CopyPiece> pieces) override {
     guarded([&] {
-      std::optional<MessageWriter> message;
-      for (const CopyPiece& piece : pieces) {
-        if (!caches_.holds(piece.to)) continue;  // out of the caches: from rank 0
-        const bool inside = caches_.holds(piece.from);
-        if (!message) message.emplace();
-        message->put(piece.to).put(piece.bytes).put(inside ? piece.from : nullptr);
-        if (!inside) message->raw(piece.from, static_cast<size_t>(piece.bytes));
-        if (message->bytes().size() < kMostCopied) continue;
-        group_.tell(kind_of(RankMessage::kCopy), message->bytes());
-        message.reset();
-      }
-      if (message) group_.tell(kind_of(RankMessage::kCopy), message->bytes());
-      first_.copy(pieces);
+      tell_copies(pieces);
+      first().copy(pieces);
     });
   }
   std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override {
-    copy(pieces);
-    return std::make_unique<FinishedTransfer>();
+    std::unique_ptr<Transfer> own;
+    guarded([&] {
+      tell_copies(pieces);
+      own = first().start_copy(pieces);
+    });
+    return own;
   }
 
   std::vector<RankStats> rank_stats() override {
-    std::vector<RankStats> all = first_.rank_stats();
-    group_.tell(kind_of(RankMessage::kStats), {});
-    for (const Bytes& bytes : answers("numbers of a rank"))
-      all.push_back(MessageReader(bytes).get<RankStats>());
+    std::vector<RankStats> all;
+    guarded([&] {
+      group_.tell(kind_of(RankMessage::kStats), {});
+      all = first().rank_stats();
+      for (int rank = 1; rank < group_.id().world; ++rank) {
+        const Bytes bytes = group_.answer(rank, kind_of(RankMessage::kDone), "numbers of a rank");
+        all.push_back(MessageReader(bytes).get<RankStats>());
+      }
+    });
     return all;
   }
 
  private:
-  // One from each other rank.
-  std::vector<Bytes> answers(const char* doing) {
-    std::vector<Bytes> all;
-    for (int rank = 1; rank < group_.id().world; ++rank)
-      all.push_back(group_.answer(rank, kind_of(RankMessage::kDone), doing));
-    return all;
+  Runner& first() { return own_.runner(); }
+  const Runner& first() const { return own_.runner(); }
+  void check() {
+    guarded([&] { own_.check(); });
+  }
+  // A GPU fails of what a process that ends takes away, before its socket closes.
+  std::chrono::milliseconds patience() const {
+    return std::chrono::milliseconds(device_ == nullptr ? 0 : 3000);
+  }
+
+  // The other ranks make their runners while this rank makes its own.
+  const Model& announced(const Model& model, const Context& context, const CacheLimits& limits) {
+    MessageWriter setup;
+    setup.put(limits).put(int64_t{options_.limit.count()});
+    put_context(setup, context);
+    group_.tell(kind_of(RankMessage::kRunner), setup.bytes());
+    return model;
+  }
+
+  // All ranks capture, or none does.
+  bool eager() const {
+#if DSV4_CUDA
+    if (device_ != nullptr && device_->times() != nullptr) return true;
+#endif
+    return observed_;
+  }
+
+  // What is copied into the caches from elsewhere goes along; out of them, it comes from rank 0.
+  void tell_copies(std::span<const CopyPiece> pieces) {
+    std::optional<MessageWriter> message;
+    for (const CopyPiece& piece : pieces) {
+      if (!caches_.holds(piece.to)) continue;
+      const bool inside = caches_.holds(piece.from);
+      if (!message) message.emplace();
+      message->put(piece.to).put(piece.bytes).put(inside ? piece.from : nullptr);
+      if (!inside) message->raw(piece.from, static_cast<size_t>(piece.bytes));
+      if (message->bytes().size() < kMostCopied) continue;
+      group_.tell(kind_of(RankMessage::kCopy), message->bytes());
+      message.reset();
+    }
+    if (message) group_.tell(kind_of(RankMessage::kCopy), message->bytes());
   }
 
   void send_caches(std::span<const LayerCache> caches) {
@@ -129,7 +182,7 @@ class ProcessesRunner final : public Runner {
       group_.abort(error.what());
       throw;
     } catch (const Error& error) {
-      const std::string line = fmt::format("rank 0: {}", error.what());
+      const std::string line = group_.reason(fmt::format("rank 0: {}", error.what()), patience());
       group_.abort(line);
       throw Error(error.code(), line);
     }
@@ -137,19 +190,20 @@ class ProcessesRunner final : public Runner {
 
   RankProcesses& group_;
   const RankOptions options_;
-  const int threads_;
-  HostRunner first_;
+  Device* const device_;
+  ProcessRank own_;
+  CheckedMemory results_;
   MirroredMemory caches_;
   Bytes sent_caches_;
   int64_t steps_ = 0;
+  bool observed_ = false;
 };
 
 }  // namespace
 
 std::unique_ptr<Runner> make_processes_runner(const Model& model, const Context& context,
                                               const CacheLimits& limits, const RankOptions& ranks) {
-  DSV4_CHECK(context.device == nullptr && model.id().rank == 0,
-             "ranks that are processes compute on the CPU; rank {}", model.id().rank);
+  DSV4_CHECK(model.id().rank == 0, "rank {} follows rank 0", model.id().rank);
   return std::make_unique<ProcessesRunner>(model, context, limits, ranks);
 }
 

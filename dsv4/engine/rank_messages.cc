@@ -23,12 +23,28 @@ std::unique_ptr<ContextText> get_context(MessageReader& from) {
   return text;
 }
 
-void put_plan(MessageWriter& to, const StepPlan& plan) {
+void place_others(const Model& model, int64_t cache_bytes, const Context& steps) {
+  if (model.processes() == nullptr) return;
+  MessageWriter message;
+  message.put(cache_bytes);
+  put_context(message, steps);
+  model.processes()->tell(kind_of(RankMessage::kPlace), message.bytes());
+}
+
+void fill_others(const Model& model, std::span<const LayerCache> caches, uint64_t seed) {
+  if (model.processes() == nullptr) return;
+  MessageWriter message;
+  message.put(seed);
+  put_caches(message, caches);
+  model.processes()->tell(kind_of(RankMessage::kFill), message.bytes());
+}
+
+void put_plan(MessageWriter& to, const StepPlan& plan, StepForm form) {
   const ForwardBatch& batch = plan.batch();
   const auto ids = [&](const std::vector<int32_t>& values) {
     to.list(std::span<const int32_t>(values));
   };
-  to.put(plan.step());
+  to.put(plan.step()).put(uint8_t{form.eager}).put(form.logits_rows);
   ids(batch.ids);
   ids(batch.logits_rows);
   ids(batch.before);
@@ -40,8 +56,10 @@ void put_plan(MessageWriter& to, const StepPlan& plan) {
   }
 }
 
-std::unique_ptr<StepPlan> get_plan(MessageReader& from) {
+std::unique_ptr<StepPlan> get_plan(MessageReader& from, StepForm& form) {
   const auto step = from.get<int64_t>();
+  form.eager = from.get<uint8_t>() != 0;
+  form.logits_rows = from.get<int64_t>();
   ForwardBatch batch;
   batch.ids = from.list<int32_t>();
   batch.logits_rows = from.list<int32_t>();

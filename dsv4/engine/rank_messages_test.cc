@@ -44,9 +44,12 @@ TEST(RankMessages, APlanArrives) {
   for (int64_t step = 0; step < 200; ++step) {
     const Plan sent = random_plan(rng);
     MessageWriter message;
-    put_plan(message, StepPlan(step, sent.batch));
+    put_plan(message, StepPlan(step, sent.batch), {.eager = step % 2 == 0, .logits_rows = step});
     MessageReader reader(message.bytes());
-    const auto got = get_plan(reader);
+    StepForm form;
+    const auto got = get_plan(reader, form);
+    EXPECT_EQ(form.eager, step % 2 == 0);
+    EXPECT_EQ(form.logits_rows, step);
     const ForwardBatch& batch = got->batch();
     EXPECT_EQ(got->step(), step);
     EXPECT_EQ(batch.ids, sent.batch.ids);
@@ -72,14 +75,15 @@ TEST(RankMessages, DamagedPlansAreRefusedOrRead) {
   int refused = 0;
   for (int i = 0; i < 20000; ++i) {
     MessageWriter message;
-    put_plan(message, StepPlan(1, random_plan(rng).batch));
+    put_plan(message, StepPlan(1, random_plan(rng).batch), {});
     Bytes bytes = message.bytes();
     if (rng.below(2) == 0) bytes.resize(static_cast<size_t>(rng.below(std::ssize(bytes))));
     for (int64_t n = rng.below(4); n > 0 && !bytes.empty(); --n)
       bytes[static_cast<size_t>(rng.below(std::ssize(bytes)))] = std::byte(rng.below(256));
     try {
       MessageReader reader(bytes);
-      get_plan(reader);
+      StepForm form;
+      get_plan(reader, form);
     } catch (const Error&) {
       ++refused;
     }

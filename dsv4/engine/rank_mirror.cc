@@ -1,5 +1,7 @@
 #include "dsv4/engine/rank_mirror.h"
 
+#include <algorithm>
+
 #include "dsv4/engine/rank_messages.h"
 
 namespace dsv4 {
@@ -48,6 +50,13 @@ void BlocksOfRank::release(const std::byte* address) {
   if (block == blocks_.end()) return;
   memory_.release(block->second.own);
   blocks_.erase(block);
+}
+
+bool BlocksOfRank::holds(const std::byte* own) const {
+  return std::ranges::any_of(blocks_, [&](const auto& entry) {
+    const Block& block = entry.second;
+    return own >= block.own && own < block.own + block.bytes;
+  });
 }
 
 std::byte* BlocksOfRank::at(const std::byte* address, int64_t bytes) const {

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -10,6 +11,25 @@
 #include "dsv4/tensor/memory.h"
 
 namespace dsv4 {
+
+// Memory that steps write: checked(read) reads it and finds out whether they could.
+class CheckedMemory final : public Memory {
+ public:
+  using Checked = std::function<void(const std::function<void()>& read)>;
+  CheckedMemory(Memory& own, Checked checked) : own_(own), checked_(std::move(checked)) {}
+  std::byte* allocate(int64_t bytes) override { return own_.allocate(bytes); }
+  void release(std::byte* data) noexcept override { own_.release(data); }
+  void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    own_.upload(to, from, bytes);
+  }
+  void download(std::byte* to, const std::byte* from, int64_t bytes) override {
+    checked_([&] { own_.download(to, from, bytes); });
+  }
+
+ private:
+  Memory& own_;
+  const Checked checked_;
+};
 
 // On rank 0: what happens to a block of its own happens on all other ranks.
 class MirroredMemory final : public Memory {
@@ -40,6 +60,8 @@ class BlocksOfRank {
   Memory& memory() { return memory_; }
   void allocate(const std::byte* address, int64_t bytes);
   void release(const std::byte* address);
+  // An own address, of some block.
+  bool holds(const std::byte* own) const;
   // Where `bytes` bytes of rank 0 lie here; throws kBadInput where they are in no block.
   std::byte* at(const std::byte* address, int64_t bytes) const;
 

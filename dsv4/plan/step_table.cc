@@ -82,7 +82,9 @@ StepExtents extents_of(const Model& model, const StepTableRequest& request, int6
 }  // namespace
 
 std::vector<StepTable> step_tables(const StepTableRequest& request) {
-  Context context{.numerics = request.numerics, .need_batch_invariant = request.batch_invariant};
+  Context context{.numerics = request.numerics,
+                  .need_batch_invariant = request.batch_invariant,
+                  .choices = request.choices};
 #if DSV4_CUDA
   const std::unique_ptr<Device> gpu = request.gpu.empty() ? nullptr : imagined_gpu(request.gpu);
   context.device = gpu.get();

@@ -40,6 +40,7 @@ struct StepTableRequest {
   int64_t context = 4096;  // tokens of a sequence, at least those of the step
   Numerics numerics = Numerics::kOfficial;
   bool batch_invariant = false;              // --deterministic
+  std::vector<ImplChoice> choices{};         // --impl
   DrafterKind drafter = DrafterKind::kNone;  // for which steps enter their tokens
 };
 

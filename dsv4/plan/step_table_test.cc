@@ -96,6 +96,23 @@ TEST(StepTable, DryRunAgreesWithTheTraceOfARealStep) {
   }
 }
 
+// --impl, once for the call with the inverse RoPE and once for the call that its parts make
+// (docs/numerics.md).
+TEST(StepTable, ChosenImplementations) {
+  const std::vector<StepTable> tables =
+      step_tables({.release = "flash",
+                   .formats = recipe_of_flags("k3-e4m3", ""),
+                   .gpu = "h200",
+                   .tokens = {1, 4096},
+                   .choices = {{"sparse_mla", "cuda_mma"}, {"sparse_mla", "parts"}}});
+  for (const StepTable& table : tables) {
+    const std::map<std::string, int64_t> counts = counts_of(table);
+    EXPECT_EQ(counts.at("sparse_mla/parts"), 43);
+    EXPECT_EQ(counts.at("sparse_mla/cuda_mma"), 43);
+    EXPECT_EQ(counts.count("sparse_mla/sm90_fp8"), 0u);
+  }
+}
+
 // FP4 experts have the kernels of k-bit ones: decode, and a prompt.
 TEST(StepTable, DryRunOfFp4Experts) {
   for (const WeightFormat fp4 : {WeightFormat::kMxfp4, WeightFormat::kNvfp4}) {

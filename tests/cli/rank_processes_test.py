@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""--gpus processes:cpu: ranks that are processes, with the variables that launchers set. Answers and log-probabilities
-are those of one process, to the byte; a rank that is killed, stopped or not like rank 0 ends all of them, with one
-line.
+"""--gpus processes: ranks that are processes, with the variables that launchers set. Answers and log-probabilities are
+those of one process, to the byte; a rank that is killed, stopped or not like rank 0 ends all of them, with one line.
 
-usage: rank_processes_test.py BINARY [TEST ...]"""
+usage: rank_processes_test.py BINARY [TEST ...]
+
+They compute on the CPU. With DSV4_RANKS_GPUS=0,1 rank r is on GPU r of the list, and begins with the first again after
+its end: 0 alone runs two ranks on one GPU, which take turns of milliseconds. On GPUs all commands are --deterministic.
+DSV4_RANKS_EXCHANGE=nccl exchanges values by NCCL, whose library DSV4_NCCL may name."""
 
 import json
 import os
@@ -21,8 +24,20 @@ from pathlib import Path
 BINARY = sys.argv.pop(1) if len(sys.argv) > 1 else "build/cpu/bin/dsv4"
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = ["run", "demo", "-p", "Once upon a time", "-n", "24", "--seed", "7", "--logprobs", "3", "--stats", "none"]
+GPUS = os.environ.get("DSV4_RANKS_GPUS", "").split(",") if os.environ.get("DSV4_RANKS_GPUS") else []
+EXCHANGE = os.environ.get("DSV4_RANKS_EXCHANGE", "peer")
+ONE = ["--device", f"cuda:{GPUS[0]}", "--deterministic"] if GPUS else ["--device", "cpu"]
+CPU = "processes:cpu"
 LIMIT = 15  # seconds in which all ranks end, beside what a busy machine needs
 PATIENCE = 120
+
+
+def ranks_on(world):
+    """The arguments for so many ranks."""
+    if not GPUS:
+        return ["--gpus", CPU]
+    places = "processes:" + ",".join(GPUS[rank % len(GPUS)] for rank in range(world))
+    return ["--gpus", places, "--exchange", EXCHANGE, "--deterministic"]
 
 
 def launcher(kind, rank, world, job):
@@ -37,16 +52,19 @@ def launcher(kind, rank, world, job):
 
 
 class Ranks:
-    """Processes of one job. words: of the command line; words_of: more of some ranks; of_rank: more variables."""
+    """Processes of one job. words: of the command line; words_of: more of some ranks; of_rank: more variables of some
+    ranks; plain: the command has no --deterministic; places: for --gpus."""
 
-    def __init__(self, world, *words, kind="torchrun", of_rank=None, words_of=None, ranks=None, program=None):
+    def __init__(self, world, *words, kind="torchrun", of_rank=None, words_of=None, ranks=None, program=None,
+                 plain=False, places=None):
         job = random.randrange(1 << 40)
         self.processes, self.errors, self.said = [], [], {}
         for rank in range(world) if ranks is None else ranks:
             variables = {name: str(value) for name, value in launcher(kind, rank, world, job).items()}
             self.errors.append(tempfile.TemporaryFile("w+"))
             self.processes.append(subprocess.Popen(
-                [(program or {}).get(rank, BINARY), *words, *(words_of or {}).get(rank, []), "--gpus", "processes:cpu"],
+                [(program or {}).get(rank, BINARY), *words, *(words_of or {}).get(rank, []),
+                 *(["--gpus", places] if places else ranks_on(world)[:4 if plain else None])],
                 cwd=ROOT, text=True,
                 env=os.environ | {"OMP_NUM_THREADS": "2"} | variables | (of_rank or {}).get(rank, {}),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors[-1]))
@@ -80,8 +98,11 @@ class Ranks:
 
 
 def one(*words):
-    return subprocess.run([BINARY, *words, "--device", "cpu"], cwd=ROOT, text=True, check=True,
-                          env=os.environ | {"OMP_NUM_THREADS": "2"}, capture_output=True).stdout
+    run = subprocess.run([BINARY, *words, *ONE], cwd=ROOT, text=True, env=os.environ | {"OMP_NUM_THREADS": "2"},
+                         capture_output=True)
+    if run.returncode != 0:
+        raise AssertionError(run.stderr)
+    return run.stdout
 
 
 class Answers(unittest.TestCase):
@@ -89,13 +110,16 @@ class Answers(unittest.TestCase):
         want = one(*RUN)
         self.assertGreater(len(want), 500)
         for kind, world in ("torchrun", 1), ("torchrun", 2), ("mpirun", 3), ("srun", 2):
+            if EXCHANGE == "nccl" and world > len(GPUS):
+                continue  # it refuses ranks that share a GPU
             results = Ranks(world, *RUN, kind=kind).end()
             self.assertEqual([status for status, _ in results], [0] * world, kind)
             self.assertEqual(results[0][1], want, kind)
             self.assertEqual("".join(out for _, out in results[1:]), "", "rank 0 alone writes")
 
     def test_whole_experts(self):
-        results = Ranks(3, *RUN, "--experts-placement", "whole").end()
+        world = 2 if EXCHANGE == "nccl" else 3
+        results = Ranks(world, *RUN, "--experts-placement", "whole").end()
         self.assertEqual(results[0], (0, one(*RUN)))
 
     def test_exact_numerics_and_chunks(self):
@@ -120,6 +144,34 @@ class Answers(unittest.TestCase):
             self.assertEqual(results[0], (0, want))
 
 
+@unittest.skipUnless(GPUS, "no DSV4_RANKS_GPUS")
+class Flash(unittest.TestCase):
+    """Six layers of V4-Flash with random weights."""
+
+    FLASH = ["bench", "decode", "--synthetic", "flash", "--layers", "6", "--context", "1024", "--batch", "1,3", "--steps",
+             "8", "--json"]
+
+    def test_logits_of_one_rank(self):
+        for experts in "mxfp4", "k3-e4m3":
+            words = [*self.FLASH, "--experts", experts]
+            want = [row["logits_sha256"] for row in json.loads(one(*words))["results"]]
+            for placement in "sliced", "whole":
+                ranks = Ranks(2, *words, "--experts-placement", placement)
+                (status, out), (other, nothing) = ranks.end()
+                self.assertEqual((status, other, nothing), (0, 0, ""), ranks.error(0) + ranks.error(1))
+                report = json.loads(out)
+                self.assertEqual(report["experts_placement"], placement)
+                self.assertEqual([row["logits_sha256"] for row in report["results"]], want, (experts, placement))
+
+    def test_time_of_an_exchange(self):
+        ranks = Ranks(2, "bench", "exchange", "--json", plain=True)
+        (status, out), (other, _) = ranks.end()
+        self.assertEqual((status, other), (0, 0), ranks.error(0) + ranks.error(1))
+        report = json.loads(out)
+        self.assertEqual((report["ranks"], report["processes"]), (2, True))
+        print("\nKiB, us:", [(row["bytes"] >> 10, round(row["us"], 2)) for row in report["results"]])
+
+
 class Refused(unittest.TestCase):
     def expect(self, ranks, line, count=2):
         results = ranks.end()
@@ -129,26 +181,34 @@ class Refused(unittest.TestCase):
 
     def test_a_rank_that_does_not_come(self):
         wait = {rank: {"DSV4_RANKS_WAIT_S": "2"} for rank in range(3)}
-        self.expect(Ranks(3, *RUN, ranks=[0, 2], of_rank=wait), "2 of 3 ranks came within 2 s; missing: 1")
+        self.expect(Ranks(3, *RUN, ranks=[0, 2], of_rank=wait, places=CPU), "2 of 3 ranks came within 2 s; missing: 1")
 
     def test_another_world(self):
-        self.expect(Ranks(2, *RUN, of_rank={1: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}),
+        self.expect(Ranks(2, *RUN, of_rank={1: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}, places=CPU),
                     "rank 1 is one of 3 ranks, rank 0 of 2")
+
+    @unittest.skipUnless(GPUS, "no DSV4_RANKS_GPUS")
+    def test_one_gpu_for_two(self):
+        ranks = Ranks(2, *RUN, places="processes",
+                      of_rank={rank: {"CUDA_VISIBLE_DEVICES": GPUS[0]} for rank in range(2)})
+        for index, (status, _) in enumerate(ranks.end()):
+            self.assertEqual(status, 1)
+            self.assertRegex(ranks.error(index), r"^dsv4: ranks 0 and 1 are on the GPU [0-9A-F:.]+: show .*\n$")
 
     def test_another_model(self):
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, "models")
             subprocess.run(["cp", "-r", "models", copy], cwd=ROOT, check=True)
             for file in (copy / "demo").glob("*.safetensors"):
-                os.utime(file, (1, 1))
-            ranks = Ranks(2, *RUN, of_rank={1: {"DSV4_MODELS": str(copy)}})
+                os.utime(file, (10 ** 9 + 7, 10 ** 9 + 7))
+            ranks = Ranks(2, *RUN, of_rank={1: {"DSV4_MODELS": str(copy)}}, places=CPU)
             results = ranks.end()
             for index in range(2):
                 self.assertEqual(results[index][0], 1)
                 self.assertRegex(ranks.error(index), r"^dsv4: rank 1 has the model \w{16}, rank 0 \w{16}\n$")
 
     def test_another_placement_of_the_experts(self):
-        ranks = Ranks(2, *RUN, words_of={1: ["--experts-placement", "whole"]})
+        ranks = Ranks(2, *RUN, words_of={1: ["--experts-placement", "whole"]}, places=CPU)
         results = ranks.end()
         for index in range(2):
             self.assertEqual(results[index][0], 1)
@@ -159,15 +219,18 @@ class Refused(unittest.TestCase):
         def refusal(*words, **variables):
             plain = {name: value for name, value in os.environ.items()
                      if not name.startswith(("SLURM_", "OMPI_")) and name not in ("RANK", "WORLD_SIZE")}
-            run = subprocess.run([BINARY, *words, "--gpus", "processes:cpu"], cwd=ROOT, text=True,
+            run = subprocess.run([BINARY, *words], cwd=ROOT, text=True,
                                  env=plain | variables, capture_output=True)
             self.assertNotEqual(run.returncode, 0)
             self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
             return run.stderr
-        self.assertIn("start the program with torchrun, mpirun or srun", refusal(*RUN))
+        processes = ranks_on(2)
+        self.assertIn("start the program with torchrun, mpirun or srun", refusal(*RUN, *processes))
         two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}
-        self.assertIn("bench does not run over processes", refusal("bench", "decode", "demo", **two))
-        self.assertIn("chat does not run over processes", refusal("chat", "demo", **two))
+        self.assertIn("chat does not run over processes", refusal("chat", "demo", *processes, **two))
+        self.assertIn("3 GPUs for 2 processes", refusal(*RUN, "--gpus", "processes:0,1,2", **two))
+        for bad in "processes:", "processes:a", "processes:0,", "processes:0,cpu", "processes2":
+            self.assertIn(f"--gpus '{bad}': want", refusal(*RUN, "--gpus", bad, **two))
 
 
 class Server:
@@ -201,7 +264,7 @@ class Serve(unittest.TestCase):
         server = Server()
         try:
             got = json.load(server.ask(30))["choices"][0]
-            plain = subprocess.Popen([BINARY, "serve", "demo", "--port", "0", "--context", "2048", "--device", "cpu"],
+            plain = subprocess.Popen([BINARY, "serve", "demo", "--port", "0", "--context", "2048", *ONE],
                                      cwd=ROOT, text=True, stderr=subprocess.PIPE)
             for line in plain.stderr:
                 entry = json.loads(line)
@@ -273,7 +336,7 @@ class Serve(unittest.TestCase):
             self.assertIn('"error"', answer.read().decode())
             self.assertEqual(server.ranks.processes[0].wait(PATIENCE), 70)
             self.assertRegex(server.ranks.error(0),
-                             r'"error":"no answer from rank 1 for 10 s \([a-z ]+(, layer \d+)?\)"')
+                             r'"error":"no answer from (rank 1|another rank) for 10 s \([A-Za-z ]+(, layer \d+)?\)"')
         finally:
             server.ranks.kill()
 

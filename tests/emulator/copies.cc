@@ -58,7 +58,8 @@ void copy(uint32_t to, const void* from, int bytes, bool valid) {
   start({.kind = Copy::kCpAsync,
          .to = {&all.cta(), to % kSharedWindow},
          .from = valid ? static_cast<const std::byte*>(from) : nullptr,
-         .bytes = size});
+         .bytes = size,
+         .group = all.self().copy_group});
 }
 
 void store_zeros(uint32_t to) {
@@ -139,7 +140,24 @@ void perform_copy(Thread& thread, size_t which) {
   end_phase_if_done(copy.mbarrier);
 }
 
-// Bulk copies are not among them.
+void commit_copies() {
+  const Instruction instruction;
+  ++instruction.thread.copy_group;
+}
+
+// Bulk copies are not among them, and neither are the last groups.
+void wait_for_copies(int groups) {
+  const Instruction instruction;
+  Thread& self = instruction.thread;
+  for (size_t i = 0; i < self.copies.size();) {
+    const Copy& copy = self.copies[i];
+    copy.kind == Copy::kCpAsync&& copy.group < self.copy_group - groups ? perform_copy(self, i)
+                                                                        : void(++i);
+  }
+  acquire_copies(self);
+  machine().pause();
+}
+
 void wait_for_copies() {
   const Instruction instruction;
   Thread& self = instruction.thread;

@@ -1,12 +1,14 @@
 // comm/exchange.cuh on the emulator: ranks side by side in one launch, odd ones in smaller units,
 // several exchanges after one another, and a barrier of the rank's CTAs where the next kernel of
-// its stream would begin.
+// its stream would begin. And comm/exchange_slots.cuh, around copies that stand for an all-gather.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "dsv4/base/rng.h"
 #include "dsv4/comm/communicator.h"
-#include "dsv4/comm/exchange.cuh"
+#include "dsv4/comm/exchange_slots.cuh"
 #include "dsv4/device/ptx/global_flag.cuh"
 #include "tests/emulator/launch.h"
 
@@ -142,6 +144,21 @@ void run(const std::vector<std::vector<ExchangeParams>>& steps, int world, uint6
   });
 }
 
+void expect_all(Case& c, int world, int64_t exchange) {
+  for (int r = 0; r < world; ++r) {
+    const bool gets = c.kind != Kind::kToRoot || r == 0;
+    for (int64_t i = 0; i < c.rows; ++i) {
+      for (int64_t j = 0; j < c.columns; ++j) {
+        const uint16_t want = gets || c.owns(r, i, j) ? value(exchange, i, j) : kUnwritten;
+        ASSERT_EQ(c.at(r, i)[j], want)
+            << "exchange " << exchange << " rank " << r << ", " << i << " " << j;
+      }
+      ASSERT_EQ(c.at(r, i)[-1], kUnwritten) << "outside of the tensor";
+      ASSERT_EQ(c.at(r, i)[c.columns], kUnwritten) << "outside of the tensor";
+    }
+  }
+}
+
 void check(int world, int exchanges, uint64_t seed) {
   SCOPED_TRACE(testing::Message() << world << " ranks, seed " << seed);
   Rng rng(seed);
@@ -153,27 +170,59 @@ void check(int world, int exchanges, uint64_t seed) {
     for (int r = 0; r < world; ++r) steps[e].push_back(group.params(cases[e], r));
   ASSERT_NO_THROW(run(steps, world, seed));
   for (const int64_t time : group.waited) EXPECT_GE(time, exchanges) << "each wait counts";
-  for (int e = 0; e < exchanges; ++e) {
-    Case& c = cases[static_cast<size_t>(e)];
-    for (int r = 0; r < world; ++r) {
-      const bool gets = c.kind != Kind::kToRoot || r == 0;
-      for (int64_t i = 0; i < c.rows; ++i) {
-        for (int64_t j = 0; j < c.columns; ++j) {
-          const uint16_t want = gets || c.owns(r, i, j) ? value(e, i, j) : kUnwritten;
-          ASSERT_EQ(c.at(r, i)[j], want)
-              << "exchange " << e << " rank " << r << ", " << i << " " << j;
-        }
-        ASSERT_EQ(c.at(r, i)[-1], kUnwritten) << "outside of the tensor";
-        ASSERT_EQ(c.at(r, i)[c.columns], kUnwritten) << "outside of the tensor";
-      }
-    }
+  for (int e = 0; e < exchanges; ++e) expect_all(cases[static_cast<size_t>(e)], world, e);
+}
+
+void run_slots(const std::vector<ExchangeParams>& params, bool before, uint64_t seed) {
+  const int world = static_cast<int>(params.size());
+  const emulator::Launch launch{.grid = world * kCtas, .block = kThreads, .seed = seed};
+  emulator::launch(launch, [&] {
+    const int rank = static_cast<int>(blockIdx.x) / kCtas,
+              cta = static_cast<int>(blockIdx.x) % kCtas;
+    const ExchangeParams& p = params[static_cast<size_t>(rank)];
+    rank % 2 == 0 ? exchange::through_slots<uint16_t>(p, before, cta, kCtas)
+                  : exchange::through_slots<uint8_t>(Group::in_bytes(p), before, cta, kCtas);
+  });
+}
+
+void check_slots(int world, uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << world << " ranks, seed " << seed);
+  Rng rng(seed);
+  Group group(world);
+  Case c = random_case(rng, world, 3);
+  std::vector<ExchangeParams> params;
+  for (int r = 0; r < world; ++r) params.push_back(group.params(c, r));
+  const ExchangedTensor& t = params.front().tensors[0];
+  const int64_t widest = *std::max_element(t.count, t.count + world);
+  constexpr int64_t kBefore = 16;  // of another tensor
+  const int64_t bytes = kBefore + c.rows * widest * 2;
+  std::vector<std::vector<unsigned char>> slots(static_cast<size_t>(world));
+  for (int r = 0; r < world; ++r) {
+    auto& own = slots[static_cast<size_t>(r)];
+    own.assign(static_cast<size_t>(world * bytes), 0xee);
+    ExchangeParams& p = params[static_cast<size_t>(r)];
+    p.windows[r] = own.data(), p.buffer_bytes = bytes, p.tensors[0].window = kBefore;
   }
+  ASSERT_NO_THROW(run_slots(params, true, seed));
+  for (int r = 0; r < world; ++r) {
+    const auto slot = slots[static_cast<size_t>(r)].begin() + r * bytes;
+    for (auto& other : slots) std::copy(slot, slot + bytes, other.begin() + r * bytes);
+  }
+  ASSERT_NO_THROW(run_slots(params, false, seed));
+  expect_all(c, world, 3);
 }
 
 TEST(ExchangeEmulated, EveryRankGetsWhatTheOthersOwn) {
   for (const int world : {1, 2, 3, 5}) {
     for (uint64_t seed = 0; seed < 12; ++seed)
       check(world, 6, 100 * static_cast<uint64_t>(world) + seed);
+  }
+}
+
+TEST(ExchangeEmulated, SlotsBringTheSame) {
+  for (const int world : {1, 2, 3, 5}) {
+    for (uint64_t seed = 0; seed < 20; ++seed)
+      check_slots(world, 1000 * static_cast<uint64_t>(world) + seed);
   }
 }
 

@@ -56,6 +56,8 @@ void copy(uint32_t to, const void* from, int bytes, bool valid);
 void store_zeros(uint32_t to);
 void load(const void* from, void* to, size_t bytes);  // from global memory, aligned to its size
 void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier);
+void commit_copies();
+void wait_for_copies(int groups);  // but the last `groups`
 void wait_for_copies();
 // A box of a tensor, from its first element on; map: a CUtensorMap of emulator::make_tma_map().
 // copy_tensor_to: to the same place of every CTA of the cluster whose bit is set.

@@ -61,7 +61,7 @@ struct Copy {
   Place mbarrier{};                  // kArrival; otherwise it counts the bytes
   std::array<std::byte, 8> value{};  // kStAsync: for another CTA of the cluster
   std::shared_ptr<TensorCopy> tensor{};
-  int group = 0;        // kTensorStore
+  int group = 0;        // kTensorStore, kCpAsync
   bool waited = false;  // the thread had executed griddepcontrol.wait
 
   // cp.async.wait_all waits for it.
@@ -93,6 +93,7 @@ struct Thread {
   bool copying = false;  // is in the machine's list
   // Tensor stores: the open group, how many groups have been read, how many have stores.
   int bulk_group = 0, bulk_read = 0, bulk_stored = 0;
+  int copy_group = 0;   // of cp.async: the open group
   uint32_t copied = 0;  // number of the last write by a cp.async; known after waiting for it
   Knowledge knows;
 };

@@ -1,26 +1,33 @@
 // Ranks on GPUs under --deterministic give the bits of one rank: logits, and the caches of every
 // rank; the bundled model, and the first layers of V4-Flash with random weights; experts sliced or
-// whole. Eager and captured
-// steps, chunks and random batches. And how a rank that throws or stalls ends the others.
+// whole. Eager and captured steps, chunks and random batches. And how a rank that throws or stalls
+// ends the others. Ranks are threads, or processes: this program again, once for each other rank.
 //
 // The ranks share GPU 0. DSV4_RANKS_GPUS=2 deals them out over two; DSV4_RANKS_STEPS=20000 runs so
-// many random captured steps.
+// many random captured steps; processes exchange by NCCL with DSV4_RANKS_EXCHANGE=nccl.
 
 #include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <sstream>
 #include <thread>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/device/current_device.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/rank_memories.h"
+#include "dsv4/engine/rank_messages.h"
 #include "dsv4/plan/synthetic.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/gpu.h"
+#include "tests/harness/temp_folder.h"
 #include "tests/model/golden_files.h"
 
 namespace dsv4 {
@@ -49,22 +56,33 @@ constexpr Context kDeterministic{.numerics = Numerics::kOfficial, .need_batch_in
 
 constexpr auto kSliced = ExpertsPlacement::kSliced, kWhole = ExpertsPlacement::kWhole;
 
-// "demo", or the format of the experts of V4-Flash.
+SyntheticFormats formats_of(const std::string& name) {
+  const auto released = released_format(name);
+  return released ? SyntheticFormats({}, *released) : SyntheticFormats(recipe_of_flags(name, ""));
+}
+
+// name: "demo", or the format of the experts of V4-Flash. alone: without the other ranks
+Model unplaced(const std::string& name, ExpertsPlacement placement, ShardId id, bool alone) {
+  if (name != "demo")
+    return synthetic_model("flash", formats_of(name), 6, 1, 0, DrafterKind::kNone, id, alone,
+                           placement);
+  const char* const models = std::getenv("DSV4_MODELS");
+  const auto spec =
+      ModelSpec::load(fmt::format("{}/demo", models == nullptr ? "models" : models), placement);
+  return alone ? Model(spec, id) : Model::of_ranks(spec, id.world);
+}
+
+void place(Model& model, const std::string& name, const Devices& devices, const Context& context) {
+  if (name != "demo") return make_on_devices(model, devices, 3, 0, context);
+  move_to_devices(
+      model, devices, [](int64_t, int64_t) {}, 0, context);
+}
+
 Model model_of(const std::string& name, int world, const Context& context,
                ExpertsPlacement placement = kSliced) {
   const Devices devices = devices_for(world);
-  if (name == "demo") {
-    Model model = Model::load("models/demo", world, placement);
-    move_to_devices(
-        model, devices, [](int64_t, int64_t) {}, 0, context);
-    return model;
-  }
-  const auto released = released_format(name);
-  const SyntheticFormats formats =
-      released ? SyntheticFormats({}, *released) : SyntheticFormats(recipe_of_flags(name, ""));
-  Model model = synthetic_model("flash", formats, 6, 1, 0, DrafterKind::kNone, ShardId{0, world},
-                                false, placement);
-  make_on_devices(model, devices, 3, 0, context);
+  Model model = unplaced(name, placement, {0, world}, false);
+  place(model, name, devices, context);
   return model;
 }
 
@@ -77,32 +95,174 @@ void append(Bytes& bytes, const std::byte* data, int64_t count) {
   bytes.insert(bytes.end(), data, data + count);
 }
 
-std::vector<Bytes> caches_of(const Model& model, Executor& executor) {
-  executor.wait();
-  const auto* memories = dynamic_cast<const RankMemories*>(&executor.runner().memory());
-  std::vector<Bytes> caches(model.others().size() + 1);
-  for (size_t rank = 0; rank < caches.size(); ++rank) {
-    Device& device = rank == 0 ? *model.device() : *model.others()[rank - 1]->device();
-    for (const LayerCache& layer : executor.layers()) {
-      for (const TensorView* view : {&layer.window.pages, &layer.entries.pages, &layer.keys.pages,
-                                     &layer.state.slots, &layer.index_state.slots}) {
-        if (view->empty()) continue;
-        Bytes here(static_cast<size_t>(view->bytes()));
-        device.memory().download(
-            here.data(),
-            memories == nullptr ? view->data : memories->at(static_cast<int>(rank), view->data),
-            view->bytes());
-        append(caches[rank], here.data(), view->bytes());
-      }
+template <class Read>
+Bytes cache_bytes(std::span<const LayerCache> layers, const Read& read) {
+  Bytes bytes;
+  for (const LayerCache& layer : layers) {
+    for (const TensorView* view : {&layer.window.pages, &layer.entries.pages, &layer.keys.pages,
+                                   &layer.state.slots, &layer.index_state.slots}) {
+      if (view->empty()) continue;
+      Bytes here(static_cast<size_t>(view->bytes()));
+      read(here.data(), *view);
+      append(bytes, here.data(), view->bytes());
     }
+  }
+  return bytes;
+}
+
+// Where a process writes the caches of its rank.
+std::string file_of_caches(const std::string& folder, uint64_t number, int rank) {
+  return fmt::format("{}/{}-{}", folder, number, rank);
+}
+const std::string& folder_of_caches() {
+  static const test::TempFolder folder;
+  return folder.path();
+}
+
+// What another process needs to be a rank.
+struct Follows {
+  std::string name, folder, meeting;
+  ShardId id;
+  int whole = 0;  // experts
+
+  static std::optional<Follows> here() {
+    const char* const text = std::getenv("DSV4_TEST_FOLLOWS");
+    if (text == nullptr) return std::nullopt;
+    Follows self;
+    std::istringstream(text) >> self.name >> self.folder >> self.meeting >> self.id.rank >>
+        self.id.world >> self.whole;
+    return self;
+  }
+  std::string variable() const {
+    return fmt::format("DSV4_TEST_FOLLOWS={} {} {} {} {} {}", name, folder, meeting, id.rank,
+                       id.world, whole);
+  }
+  std::shared_ptr<RankProcesses> meet() const {
+    return std::make_shared<RankProcesses>(
+        LaunchedRank{.id = id, .local_rank = id.rank, .meeting = meeting},
+        RankIdentity{"test", name, "GPU"}, std::chrono::minutes(2));
+  }
+  // Without a device, and without the other ranks.
+  Model model() const { return unplaced(name, whole != 0 ? kWhole : kSliced, id, true); }
+  // The GPU of this rank alone.
+  Devices device() const {
+    const int64_t gpus = number_of("DSV4_RANKS_GPUS", 1);
+    return open_devices(fmt::format("cuda:{}", id.rank % gpus));
+  }
+};
+
+// DSV4_RANKS_EXCHANGE=nccl
+ExchangeKind kind() {
+  const char* const text = std::getenv("DSV4_RANKS_EXCHANGE");
+  return text != nullptr && std::string(text) == "nccl" ? ExchangeKind::kNccl : ExchangeKind::kPeer;
+}
+
+// Rank 0 of a model whose other ranks are processes.
+class Processes {
+ public:
+  Processes(const std::string& name, int world, const Context& context, ExpertsPlacement placement)
+      : self_{name,
+              folder_of_caches(),
+              fmt::format("test-{}-{}", getpid(), ++started),
+              {0, world},
+              placement == kWhole ? 1 : 0} {
+    set_exchange_kind(kind());
+    for (int rank = 1; rank < world; ++rank) spawn(rank);
+    const Devices devices = self_.device();
+    model_.emplace(self_.model());
+    model_->join(self_.meet());
+    place_others(*model_, 0, context);
+    place(*model_, name, devices, context);
+  }
+  ~Processes() {
+    model_.reset();
+    set_exchange_kind(ExchangeKind::kPeer);  // of threads
+    for (const pid_t process : others_) {
+      int status = -1;
+      waitpid(process, &status, 0);
+      EXPECT_EQ(status, 0) << "a rank that follows";
+    }
+  }
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+  const Model& model() const { return *model_; }
+
+ private:
+  void spawn(int rank) {
+    Follows other = self_;
+    other.id.rank = rank;
+    std::string variable = other.variable(), filter = "--gtest_filter=RanksThatFollow.*",
+                program = "/proc/self/exe";
+    std::vector<char*> variables = {variable.data()}, words = {program.data(), filter.data()};
+    for (char** at = environ; *at != nullptr; ++at) variables.push_back(*at);
+    variables.push_back(nullptr), words.push_back(nullptr);
+    pid_t process = 0;
+    ASSERT_EQ(
+        posix_spawn(&process, program.c_str(), nullptr, nullptr, words.data(), variables.data()),
+        0);
+    others_.push_back(process);
+  }
+
+  static inline int started = 0;
+  Follows self_;
+  std::vector<pid_t> others_;
+  std::optional<Model> model_;
+};
+
+TEST(RanksThatFollow, InAProcessOfTheirOwn) {
+  const std::optional<Follows> self = Follows::here();
+  if (!self) GTEST_SKIP() << "started by another test";
+  set_exchange_kind(kind());
+  const Devices devices = self->device();
+  Model model = self->model();
+  model.join(self->meet());
+  FollowedWork work;
+  work.place = [&](Model& rank, int64_t, const Context& context) {
+    place(rank, self->name, devices, context);
+  };
+  work.fill = [&](const Model& rank, std::span<const LayerCache> caches, uint64_t number) {
+    const Bytes bytes = cache_bytes(caches, [&](std::byte* to, const TensorView& view) {
+      rank.device()->memory().download(to, view.data, view.bytes());
+    });
+    std::ofstream(file_of_caches(self->folder, number, self->id.rank), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+  };
+  follow_rank_0(model, work);
+}
+
+// The caches of other processes come from the files that they write.
+std::vector<Bytes> caches_of_processes(const Model& model, Executor& executor) {
+  static uint64_t number = 0;
+  fill_others(model, executor.layers(), ++number);
+  executor.runner().rank_stats();  // answered after that
+  std::vector<Bytes> caches;
+  caches.push_back(cache_bytes(executor.layers(), [&](std::byte* to, const TensorView& view) {
+    model.device()->memory().download(to, view.data, view.bytes());
+  }));
+  for (int rank = 1; rank < model.id().world; ++rank) {
+    const std::string text =
+        read_text_file(file_of_caches(folder_of_caches(), number, rank), SIZE_MAX);
+    const auto* data = reinterpret_cast<const std::byte*>(text.data());
+    caches.emplace_back(data, data + text.size());
   }
   return caches;
 }
 
-class RunCalls final : public Observer {
- public:
-  void observe(const OpCall& call) override { call.run(); }
-};
+std::vector<Bytes> caches_of(const Model& model, Executor& executor) {
+  executor.wait();
+  if (model.processes() != nullptr) return caches_of_processes(model, executor);
+  const auto* memories = dynamic_cast<const RankMemories*>(&executor.runner().memory());
+  std::vector<Bytes> caches(model.others().size() + 1);
+  for (size_t rank = 0; rank < caches.size(); ++rank) {
+    Device& device = rank == 0 ? *model.device() : *model.others()[rank - 1]->device();
+    caches[rank] = cache_bytes(executor.layers(), [&](std::byte* to, const TensorView& view) {
+      device.memory().download(
+          to, memories == nullptr ? view.data : memories->at(static_cast<int>(rank), view.data),
+          view.bytes());
+    });
+  }
+  return caches;
+}
 
 // One sequence in chunks. eager: no step is captured
 Trace run_chunks(const Model& model, const Context& context, int64_t tokens, int64_t chunk,
@@ -197,13 +357,25 @@ std::map<std::string, Trace> run_all(const Model& model, const Context& context,
   return traces;
 }
 
+const std::map<std::string, Trace>& one_rank(const std::string& name) {
+  static std::map<std::string, std::map<std::string, Trace>> all;
+  if (all.count(name) == 0)
+    all[name] = run_all(model_of(name, 1, kDeterministic), kDeterministic, false);
+  return all[name];
+}
+
 TEST_P(RanksOnGpu, GiveTheBitsOfOneRank) {
-  static std::map<std::string, std::map<std::string, Trace>> want;
-  if (want.count(name()) == 0)
-    want[name()] = run_all(model_of(name(), 1, kDeterministic), kDeterministic, false);
+  const auto& want = one_rank(name());
   const Model model = ranks(kDeterministic);
   for (const auto& [what, trace] : run_all(model, kDeterministic, false))
-    expect_same(trace, want[name()][what], what);
+    expect_same(trace, want.at(what), what);
+}
+
+TEST_P(RanksOnGpu, ProcessesGiveTheBitsOfOneRank) {
+  const auto& want = one_rank(name());
+  const Processes processes(name(), world(), kDeterministic, std::get<2>(GetParam()));
+  for (const auto& [what, trace] : run_all(processes.model(), kDeterministic, false))
+    expect_same(trace, want.at(what), what);
 }
 
 TEST_P(RanksOnGpu, ExactNumericsToo) {

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """A long mixed load on `dsv4 serve` with the bundled model, and what must stay flat under it. Ends with "N passed, N failed".
 
-    tools/serve/soak.py BINARY [--seconds 10800] [--clients 20] [--patience 1]
+    tools/serve/soak.py BINARY [--seconds 10800] [--clients 20] [--patience 1] [--speculate off|lookup|mtp|auto]
 
 Clients ask for whole answers, streams, answers under schemas, and leave at random places; conversations share prefixes, the
 cache holds less than runs at once, so that requests are preempted and prefixes go to host memory and to the disk; requests
 are refused, caches are dropped, and files of the disk tier are damaged, cut and deleted. The server is deterministic, so
 every answer must be the one that the request got alone, and what a client read before it left the beginning of that.
 
-Resident memory in the last quarter is compared with that in the second, in a run of ten minutes or more: caches still fill
-before. File descriptors and threads of the idle server are compared with those before the load. Under a sanitizer
-(tools/load_sanitized.sh) --patience gives requests more time."""
+Resident memory in the last quarter is compared with that in the second, in a run of ten minutes or more and two minutes of
+the server's processor time: caches still fill before. File descriptors and threads of the idle server are compared with those before the load. Under a sanitizer
+(tools/load_sanitized.sh) --patience gives requests more time.
+
+With --speculate each request alone must also get the answer of a server without drafts, and as many prompt tokens from
+stored prefixes; the metrics of drafts must add up (docs/speculation.md)."""
 
 import argparse
 import asyncio
@@ -19,6 +22,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -32,7 +36,10 @@ OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "16", "--cache
            "--checkpoint-interval", "256", "--ram-cache", "0.01", "--disk-cache-gb", "0.05", "--max-queue", "64", "--threads", "1")
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
           "required": ["name", "age"], "additionalProperties": False}
-QUESTIONS, MEMORY_SHARE, MEMORY_LEAST, FILLING_SECONDS = 40, 0.02, 4 << 20, 600
+QUESTIONS, MEMORY_SHARE, MEMORY_LEAST = 40, 0.02, 4 << 20
+FILLING_SECONDS, FILLING_CPU_SECONDS = 600, 120
+HITS_SHARE = 0.05  # noise of prompt tokens from stored prefixes: whether a tier has a unit in time depends on the machine
+SOURCES = {"lookup": "lookup", "mtp": "drafter"}
 timeout = 120
 
 
@@ -190,8 +197,47 @@ async def idle_figures(server):
     return descriptors(server), server.threads()
 
 
-async def soak(server, folder, options):
-    alone = [(await chat(server, question(number)))[1] for number in range(QUESTIONS)]
+async def ask_alone(server):
+    """The answer to each question when nothing else runs, and how many prompt tokens stored prefixes spared."""
+    texts = [(await chat(server, question(number)))[1] for number in range(QUESTIONS)]
+    return texts, await load.metric(server, "dsv4_prefix_hits_total")
+
+
+async def values(server, name):
+    """A metric's values by their labels."""
+    found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", await load.get(server, "/metrics"), re.MULTILINE)
+    return {labels: float(value) for labels, value in found}
+
+
+async def check_drafts(server, name):
+    """What the metrics of drafts say of each other."""
+    drafted, accepted, places, rounds_by_tokens = [
+        await values(server, f"dsv4_spec_{what}_total") for what in ("drafted", "accepted", "accepted_position", "round_tokens")]
+    rounds, tokens = [await load.metric(server, f"dsv4_spec_{what}_total") for what in ("rounds", "tokens")]
+    generated, held = await load.metric(server, "dsv4_generated_tokens_total"), sum(accepted.values())
+    sources = ", ".join(f"{labels[len('source='):]} {accepted[labels]:.0f} of {drafted[labels]:.0f}" for labels in drafted)
+    detail = f"{rounds:.0f} rounds, {tokens:.0f} of {generated:.0f} tokens, held {sources}, {list(places.values())}, {list(rounds_by_tokens.values())}"
+    check("drafts that held were drafted", all(accepted[source] <= drafted[source] for source in drafted), detail)
+    check("a round gives one token more than drafts held", tokens == rounds + held and tokens <= generated, detail)
+    check("drafts that held, by source and by place", held == sum(places.values()), detail)
+    sizes = {int(re.search(r"\d+", labels).group()): value for labels, value in rounds_by_tokens.items()}
+    check("rounds by their tokens", rounds == sum(sizes.values()) and tokens == sum(n * value for n, value in sizes.items()), detail)
+    asked = {labels: value for labels, value in drafted.items() if SOURCES.get(name, "") in labels}
+    check("there were drafts", (sum(asked.values()) > 0 and held > 0) == (name != "off"), detail)
+
+
+def check_beside(plain, texts, hits):
+    """One request at a time, beside a server without drafts."""
+    wrong = [number for number in range(QUESTIONS) if texts[number] != plain[0][number]]
+    check("answers are those without drafts", not wrong, f"{QUESTIONS} answers, other ones to questions {wrong}")
+    check("prefix hits are those without drafts", abs(hits - plain[1]) <= HITS_SHARE * plain[1] and hits > 0,
+          f"{hits:.0f} prompt tokens, {plain[1]:.0f} without drafts")
+
+
+async def soak(server, folder, options, plain):
+    alone, hits = await ask_alone(server)
+    if plain:
+        check_beside(plain, alone, hits)
     before = await idle_figures(server)
     end, samples = time.monotonic() + options.seconds, []
     run = Load(server, folder, alone)
@@ -206,7 +252,7 @@ async def soak(server, folder, options):
     early = statistics.median(one[0] for one in samples[quarter:2 * quarter])
     late = statistics.median(one[0] for one in samples[-quarter:])
     mib = 1 << 20
-    fills = options.seconds < FILLING_SECONDS
+    fills = options.seconds < FILLING_SECONDS or server.cpu_seconds() < FILLING_CPU_SECONDS
     check("memory is flat", fills or late - early <= max(MEMORY_SHARE * early, MEMORY_LEAST),
           f"{early / mib:.1f} MiB in the second quarter, {late / mib:.1f} in the last, {max(one[0] for one in samples) / mib:.1f} "
           f"at most; at most {max(one[1] for one in samples)} descriptors, {max(one[2] for one in samples)} threads")
@@ -216,15 +262,30 @@ async def soak(server, folder, options):
                  'dsv4_prompt_tokens_cached_total{tier="disk"}'):
         value = await load.metric(server, name)
         check(f"{name} was reached", value > 0, f"{value:.0f}")
+    found, wanted = [await load.metric(server, f"dsv4_prefix_{what}_total") for what in ("hits", "queries")]
+    check("prefixes were found", found > 0, f"{found / wanted:.1%} of {wanted:.0f} prompt tokens, {server.cpu_seconds():.0f} s of processor time")
+    if options.speculate:
+        await check_drafts(server, options.speculate)
+
+
+@contextlib.contextmanager
+def a_server(options, *more):
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(options.binary, *OPTIONS, "--disk-cache", folder, *more)
+        yield server, folder
+        check("SIGTERM", server.stop() == 0, "status 0")
 
 
 def main(options):
     global timeout
     timeout *= options.patience
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(options.binary, *OPTIONS, "--disk-cache", folder)
-        asyncio.run(soak(server, folder, options))
-        check("SIGTERM", server.stop() == 0, "status 0")
+    plain, more = None, ()
+    if options.speculate:
+        more = ("--speculate", options.speculate)
+        with a_server(options, "--speculate", "off") as (server, _):
+            plain = asyncio.run(ask_alone(server))
+    with a_server(options, *more) as (server, folder):
+        asyncio.run(soak(server, folder, options, plain))
     return finish()
 
 
@@ -234,4 +295,5 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=3 * 3600)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--patience", type=float, default=1)
+    parser.add_argument("--speculate", choices=("off", "lookup", "mtp", "auto"))
     sys.exit(main(parser.parse_args()))

@@ -7,7 +7,7 @@
 namespace dsv4::gemm {
 namespace {
 
-constexpr int kMinStages = 4;
+constexpr int kMinStages = 4, kMinStagesOfF16 = 3;  // the latter: with activations in f16
 // Shared memory of a CTA when three, two or one of them fit on an SM (228 KB, 1 KB reserved each).
 constexpr int kShared[] = {75 << 10, 113 << 10, sm90::kMaxSmem};
 constexpr int kSms = 132;          // for the number of ranks, whatever the GPU
@@ -47,7 +47,11 @@ int slabs_of_rank(const Shape& shape, int rank_bits) {
   return static_cast<int>(ceil_div(slabs_of(shape), int64_t{1} << rank_bits));
 }
 
+// Clusters of CTAs that are alone on their SMs do not reach every SM of an H200: a GPC has whole
+// clusters (cudaOccupancyMaxActiveClusters()).
 int64_t resident_clusters(int ctas_per_sm, int rank_bits, int num_sms) {
+  constexpr int kAlone[] = {132, 66, 30, 15};  // of 1, 2, 4, 8 CTAs on kSms SMs
+  if (ctas_per_sm == 1) return std::max(1, kAlone[rank_bits] * num_sms / kSms);
   return std::max(1, ctas_per_sm * num_sms >> rank_bits);
 }
 
@@ -70,22 +74,17 @@ Split make_split(const Shape& shape, int rank_bits, int tiles_of_cluster) {
               .tiles_per_cluster = tiles_of_cluster,
               .prologue_bytes = shape.prologue_bytes};
   const int tokens = tile_tokens(shape);
+  const bool f16 = streams_x(tokens) && converts_to_f16(shape.format);
+  const int least = f16 ? kMinStagesOfF16 : kMinStages;
   for (const int limit : kShared) {
-    for (split.stages = kMaxStages; split.stages >= kMinStages; --split.stages)
+    for (split.stages = kMaxStages; split.stages >= least; --split.stages)
       if (Layout(shape.format, tokens, split).bytes <= limit) return split;
   }
-  split.stages = kMinStages;
+  split.stages = least;
   return split;
 }
 
 }  // namespace
-
-int tile_tokens(const Shape& shape) {
-  const int tokens = tile_tokens(shape.format, shape.tokens, shape.stored_x);
-  if (tokens <= kResidentTokens || streams_x(shape.format, tokens)) return tokens;
-  const int slabs = slabs_of_rank(shape, rank_bits_of(shape, shape.tiles));
-  return slabs * x_group_bytes(shape.format, tokens) <= kMaxXBytes ? tokens : kResidentTokens;
-}
 
 const char* reject(const Shape& shape) {
   const int slabs = slabs_of_rank(shape, rank_bits_of(shape, shape.tiles));

@@ -60,17 +60,18 @@ constexpr int x_boxes(Format format) {
   return (bits_of(format) > 0 ? 4 : 1) * (converts_to_f16(format) ? 2 : 1);
 }
 
-// Whether tiles of so many tokens take activations through the ring, as they are stored. Those in
-// f16 would be two thirds of what the ring takes.
-constexpr bool streams_x(Format format, int tokens) {
-  return tokens > kResidentTokens && !converts_to_f16(format);
+// Whether tiles of so many tokens take activations through the ring, as they are stored. Resident
+// activations of 64 tokens in f16 would leave room for one CTA on an SM, and clusters of four such
+// CTAs do not fill an H200 in one wave.
+constexpr bool streams_x(int tokens) {
+  return tokens > kResidentTokens;
 }
 // Activations of a group of columns, and what of them is in a stage of the ring.
 constexpr int x_group_bytes(Format format, int tokens) {
   return x_boxes(format) * tokens * kSlabBytes;
 }
 constexpr int stage_bytes(Format format, int tokens) {
-  return slab_bytes(format) + (streams_x(format, tokens) ? x_group_bytes(format, tokens) : 0);
+  return slab_bytes(format) + (streams_x(tokens) ? x_group_bytes(format, tokens) : 0);
 }
 
 struct Split {
@@ -99,9 +100,8 @@ struct Layout {
 
   DSV4_HD constexpr Layout(Format format, int tokens, const Split& split)
       : x(split.stages * stage_bytes(format, tokens)),
-        exchange(x + (streams_x(format, tokens)
-                          ? 0
-                          : groups(format, split) * x_group_bytes(format, tokens))),
+        exchange(x +
+                 (streams_x(tokens) ? 0 : groups(format, split) * x_group_bytes(format, tokens))),
         exchange_bytes(split.ranks() * token_pairs_of_rank(tokens, split.rank_bits) * kTileRows *
                        8),
         x_scale(exchange + split.exchange_buffers() * exchange_bytes),
@@ -139,8 +139,9 @@ constexpr int tile_tokens(Format format, int64_t tokens, bool stored_x) {
   if (tokens <= kResidentTokens || !stored_x) return kResidentTokens;
   return tokens <= 48 ? 48 : kMaxTokens;
 }
-// At most 32 where the activations of more would not fit.
-int tile_tokens(const Shape& shape);
+constexpr int tile_tokens(const Shape& shape) {
+  return tile_tokens(shape.format, shape.tokens, shape.stored_x);
+}
 
 // Returns nullptr, or why no split fits: the rows of x are too long.
 const char* reject(const Shape& shape);

@@ -55,7 +55,7 @@ TEST(FewGemmPlan, FitsAnSmAndKeepsGroupsApart) {
       const Split split = make_split(shape, kSms);
       const Layout layout(w.format, tile_tokens(shape), split);
       EXPECT_LE(layout.bytes, kMostShared);
-      EXPECT_GE(split.stages, 4);
+      EXPECT_GE(split.stages, w.format == Format::kFp8Bf16 && tile_tokens(shape) > 48 ? 3 : 4);
       EXPECT_LE(split.stages, kMaxStages);
       EXPECT_LE(split.ranks(), std::min(kMaxRanks, split.slabs));
       EXPECT_LE(split.rank_slabs(), kMaxRankSlabs);
@@ -90,8 +90,8 @@ TEST(FewGemmPlan, ADecodeStepIsOneWave) {
   }
 }
 
-// All CTAs run at a time: two on an SM, or one where the activations of the tokens leave room for
-// no second.
+// All CTAs run at a time: two on an SM, or one where resident activations of 32 tokens leave room
+// for no second.
 TEST(FewGemmPlan, ManyTokensAreOneWave) {
   for (const Weight& w : kWeights) {
     if (w.groups > 1 && w.n == 70) continue;  // a cluster for every group and tile
@@ -100,13 +100,13 @@ TEST(FewGemmPlan, ManyTokensAreOneWave) {
       if (bits_of(w.format) > 0) continue;
       const Split split = make_split(shape, kSms);
       const bool two = Layout(w.format, tile_tokens(shape), split).bytes <= 113 << 10;
-      EXPECT_EQ(two, tokens < 32 || w.format != Format::kFp8Bf16 || w.n == 384) << w.n;
+      EXPECT_EQ(two, tokens != 32 || w.format != Format::kFp8Bf16 || w.n == 384) << w.n;
       EXPECT_LE(split.clusters() * split.ranks(), (two ? 2 : 1) * kSms) << w.n << " " << tokens;
     }
   }
 }
 
-// Tiles of more than 32 tokens want activations as they are multiplied, and room for them.
+// Tiles of more than 32 tokens want activations as they are multiplied.
 TEST(FewGemmPlan, TilesOfManyTokens) {
   Shape shape = shape_of({Format::kFp8, 4096, 8192}, 64);
   EXPECT_EQ(tile_tokens(shape), 64);
@@ -114,7 +114,6 @@ TEST(FewGemmPlan, TilesOfManyTokens) {
   EXPECT_EQ(tile_tokens(shape), 32);
   EXPECT_EQ(tile_tokens(shape_of({Format::kFp8, 4096, 8192}, 48)), 48);
   EXPECT_EQ(tile_tokens(shape_of({Format::kFp8Bf16, 1024, 4096, 8, 2}, 64)), 64);
-  EXPECT_EQ(tile_tokens(shape_of({Format::kFp8Bf16, 64, 32768}, 64)), 32);
 }
 
 TEST(FewGemmPlan, FlashWeightsUseMostOfTheGpu) {

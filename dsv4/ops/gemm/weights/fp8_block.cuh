@@ -38,23 +38,15 @@ __device__ inline PendingScale block_scale(const Matrix& matrix, int row, int sl
   return {matrix.scale, matrix.scale_is_f32, row / kScaleColumns * matrix.scale_stride + slab};
 }
 
-// A slab of codes as f16 in A registers.
-struct ConvertedSlab {
-  static constexpr int kSteps = kSlabBytes / 16;
-  uint32_t a[kSteps][4];
-
-  // weights: the slab in shared memory.
-  __device__ void convert(uint32_t weights, int thread);
-  // After a conversion that overlaps another slab's product.
-  __device__ void fence() {
-#pragma unroll
-    for (auto& step : a) ptx::wgmma_fence_operand(step);
-  }
-};
-
-__device__ inline void ConvertedSlab::convert(uint32_t weights, int thread) {
+// Weights are codes in shared memory, converted to f16 in A registers; x is f16 in the order of
+// columns that this leaves (f16_position()): a lane has the columns 4j .. 4j + 3 of every 16.
+template <int kTokens>
+__device__ void multiply_converted(float (&part)[kTokens / 2], uint32_t weights, uint32_t x,
+                                   int thread) {
+  constexpr int kSteps = kSlabBytes / 16;
   const int lane = thread % kWarp, row = lane % 16;  // of the warp's rows
   const uint32_t rows = weights + (thread / kWarp * 16 + row) * kSlabBytes;
+  uint32_t a[kSteps][4];
 #pragma unroll
   for (int i = 0; i < kSteps; i += 2) {
     uint32_t codes[4];  // rows g and g + 8 of 16 columns, then of the next 16
@@ -63,33 +55,15 @@ __device__ inline void ConvertedSlab::convert(uint32_t weights, int thread) {
     for (int r = 0; r < 4; ++r)
       ptx::cvt_e4m3x4_to_f16x2(codes[r], a[i + r / 2][r % 2], a[i + r / 2][r % 2 + 2]);
   }
-}
-
-// Starts the product of a slab. x is f16 in the order of columns that the conversion leaves: a lane
-// has the columns 4j .. 4j + 3 of every 16.
-template <int kTokens>
-__device__ void start_converted(float (&part)[kTokens / 2], ConvertedSlab& slab, uint32_t x) {
   ptx::wgmma_fence();
 #pragma unroll
-  for (int i = 0; i < ConvertedSlab::kSteps; ++i) {
+  for (int i = 0; i < kSteps; ++i) {
     const uint64_t b = ptx::make_smem_desc_128B(x + i / 4 * kTokens * kSlabBytes);
-    ptx::Wgmma<f16, kTokens>::run(part, slab.a[i], ptx::advance_desc(b, i % 4 * 32), i > 0);
+    ptx::Wgmma<f16, kTokens>::run(part, a[i], ptx::advance_desc(b, i % 4 * 32), i > 0);
   }
   ptx::wgmma_commit_group();
-}
-template <int kTokens>
-__device__ void finish_converted(float (&part)[kTokens / 2]) {
   ptx::wgmma_wait_group<0>();
   ptx::wgmma_fence_operand(part);
-}
-
-template <int kTokens>
-__device__ void multiply_converted(float (&part)[kTokens / 2], uint32_t weights, uint32_t x,
-                                   int thread) {
-  ConvertedSlab slab;
-  slab.convert(weights, thread);
-  start_converted<kTokens>(part, slab, x);
-  finish_converted<kTokens>(part);
 }
 
 }  // namespace dsv4::gemm

@@ -77,15 +77,24 @@ struct KbitLookup {
     return ldexpf(1.f, exponent + kLeftOut - kTopExponent);
   }
 
-  // After it and before another barrier. A thread makes an entry and stores 16 bytes of its copies.
+  // After it and before another barrier, by whole warps. A lane makes an entry; then the warp
+  // stores the copies of 32 entries, 16 bytes a lane.
   static __device__ void fill(const uint16_t* book, unsigned char* table, int threads) {
     constexpr int kCopyBytes = K == 2 ? 256 : K == 5 ? kEntryBytes : 128;
-    constexpr int kQuads = kCopyBytes / 16;  // of an entry
-    for (int i = static_cast<int>(threadIdx.x); i < kEntries * kQuads; i += threads) {
+    constexpr int kQuads = kCopyBytes / 16,
+                  kTogether = kWarp / kQuads;  // lanes, entries of a store
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    for (int i = static_cast<int>(threadIdx.x); i < kEntries; i += threads) {
       uint32_t pair[2];
-      make_entry(book, static_cast<uint32_t>(i / kQuads), pair);
-      reinterpret_cast<uint4*>(table + i / kQuads * kEntryBytes)[i % kQuads] =
-          make_uint4(pair[0], pair[1], pair[0], pair[1]);
+      make_entry(book, static_cast<uint32_t>(i), pair);
+#pragma unroll
+      for (int e = 0; e < kWarp; e += kTogether) {
+        const int entry = e + lane / kQuads;
+        const uint32_t low = __shfl_sync(~0u, pair[0], entry);
+        const uint32_t high = K == 2 ? __shfl_sync(~0u, pair[1], entry) : low;
+        reinterpret_cast<uint4*>(table + (i - lane + entry) * kEntryBytes)[lane % kQuads] =
+            make_uint4(low, high, low, high);
+      }
     }
   }
 

@@ -9,9 +9,10 @@ namespace dsv4::linear_kernel {
 // Up to 64 tokens under kOfficial, FP8 and BF16 weights, on Hopper (gemm/sm90/small_m); Q8 of x in
 // the same kernel for up to 4 tokens. FP8 products are added as by cublaslt_fp8.
 DSV4_IMPL(LinearArgs, sm90_few)
-// Up to 64 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook, on Hopper
-// (gemm/sm90/kbit_rows). The codebook and its product with the scale are rounded to the type of x.
-DSV4_IMPL(LinearArgs, sm90_kbit)
+// Up to 64 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook
+// (gemm/cuda/kbit_stream). The codebook and its product with the scale are rounded to the type of
+// x.
+DSV4_IMPL(LinearArgs, cuda_kbit)
 // k4-e4m3 and k5-e4m3 weights, read as bit planes by the same kernel, for up to 8 tokens.
 DSV4_IMPL(LinearArgs, sm90_few_kbit)
 // E4M3 x with its scales times FP8 blocks, on Hopper.
@@ -36,7 +37,7 @@ DSV4_IMPL(LinearArgs, cpu)
 // quantize_x: quantize_q8, then the call without it.
 DSV4_IMPL(LinearArgs, parts)
 
-namespace sm90_kbit {
+namespace cuda_kbit {
 double rounding(const LinearArgs& args);
 }
 namespace cuda_mma {
@@ -63,7 +64,7 @@ constexpr double kLtBf16Rounding = 0x1p-20, kLtFp8Rounding = 0x1p-12;
 constexpr Impl<LinearArgs> kLinear[] = {
 #if DSV4_CUDA
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, kLtFp8Rounding},
-    {"sm90_kbit", Arch::kSm90, false, sm90_kbit::reject, sm90_kbit::run, sm90_kbit::rounding},
+    {"cuda_kbit", Arch::kCuda, true, cuda_kbit::reject, cuda_kbit::run, cuda_kbit::rounding},
     {"sm90_few_kbit", Arch::kSm90, true, sm90_few_kbit::reject, sm90_few_kbit::run, kLtFp8Rounding},
     {"cublaslt_fp8", Arch::kSm90, false, cublaslt_fp8::reject, cublaslt_fp8::run, kLtFp8Rounding},
     {"cublaslt", Arch::kCuda, false, cublaslt::reject, cublaslt::run, kLtBf16Rounding},

@@ -12,7 +12,7 @@ namespace {
 
 using test::Arena;
 
-const test::TestedElsewhere kElsewhere{"parts", "sm90_few_kbit", "sm90_kbit", "cuda_pairs"};
+const test::TestedElsewhere kElsewhere{"parts", "sm90_few_kbit", "cuda_kbit", "cuda_pairs"};
 
 struct Shape {
   int64_t t, n, k;

@@ -1,4 +1,4 @@
-// Shapes for sm90_kbit: k-bit weights with every kind of codebook, up to 64 rows of bf16 or f16.
+// Shapes for cuda_kbit: k-bit weights with every kind of codebook, up to 64 rows of bf16 or f16.
 // All other implementations of the table are tested with them too.
 
 #include <algorithm>
@@ -43,7 +43,7 @@ void check(const Scene& s) {
   Rng rng(static_cast<uint64_t>(s.bits * 10007 + s.t * 1009 + s.n * 13 + s.k));
   // By name it takes also what others compute faster.
   test::check_linear(arena, random_args(arena, rng, s),
-                     fmt::format("k{} x {}", s.bits, name(s.dtype)), {.force_impl = "sm90_kbit"});
+                     fmt::format("k{} x {}", s.bits, name(s.dtype)), {.force_impl = "cuda_kbit"});
 }
 
 // Every number of rows that has a kernel, and those beside it; rows and columns that fill nothing.
@@ -67,7 +67,7 @@ TEST(LinearKbit, AnyAlignmentOfRows) {
   }
 }
 
-// Long rows are shared by a cluster.
+// Long rows are shared by the warps of a CTA.
 TEST(LinearKbit, LongRows) {
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     check({.bits = bits, .t = 1, .n = 40, .k = 28672, .out = DType::kF32});
@@ -98,11 +98,11 @@ TEST(LinearKbit, RowsMayBeStrided) {
   for (const int64_t t : {1, 12}) check({.bits = 3, .t = t, .n = 70, .k = 384, .first = 64});
 }
 
-// Work that is shared otherwise, or a stage that is copied too early, shows in bits.
+// Work that is shared otherwise, or a slot that is copied too early, shows in bits.
 TEST(LinearKbit, RepeatedCallsGiveTheSameBits) {
-  const Context context{.force_impl = "sm90_kbit", .device = test::gpu()};
-  const auto impl = std::ranges::find(linear.impls, "sm90_kbit", &Impl<LinearArgs>::name);
-  if (impl == linear.impls.end() || !reaches(impl->arch, context)) GTEST_SKIP() << "no Hopper GPU";
+  const Context context{.force_impl = "cuda_kbit", .device = test::gpu()};
+  const auto impl = std::ranges::find(linear.impls, "cuda_kbit", &Impl<LinearArgs>::name);
+  if (impl == linear.impls.end() || !reaches(impl->arch, context)) GTEST_SKIP() << "no GPU";
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     for (const int64_t t : {1, 16, 64}) {
       Arena arena;

@@ -35,7 +35,7 @@ struct Config {
   static constexpr bool kScaledX = kFormat != Format::kBf16;       // activations have scales
   static constexpr int kXBoxes = x_boxes(kFormat);                 // 128-byte rows of x in a group
   static constexpr int kXBytes = x_group_bytes(kFormat, kTokens);  // of x for a group
-  static constexpr bool kStreamsX = streams_x(kFormat, kTokens);   // x is in the ring
+  static constexpr bool kStreamsX = streams_x(kTokens);            // x is in the ring
   static constexpr int kGroups = slab_groups(kFormat);             // of x in a slab
   // Elements of the weight's tensor in a row of a slab: words of bit planes.
   static constexpr int kBoxColumns = kBits > 0 ? slab_columns(kFormat) / 32 * kBits

@@ -35,17 +35,6 @@ class OperandProduct {
     const float scales = C::kScaledX ? scale_.value() : 1;
 #pragma unroll
     for (float& sum : acc) sum = 0;
-    if constexpr (kConvertsAhead) {
-      multiply_ahead(ring, acc, scales, request_next);
-    } else {
-      multiply_each(ring, acc, scales, request_next);
-    }
-  }
-
- private:
-  template <class RequestNext>
-  __device__ void multiply_each(sm90::RingCursor& ring, float (&acc)[C::kSums], float scales,
-                                const RequestNext& request_next) {
     for (int slab = 0; slab < share_.slabs; ++slab) {
       const float scale = __shfl_sync(~0u, scales, slab);
       // The shuffle shows the compiler that all lanes have the same descriptors.
@@ -66,39 +55,7 @@ class OperandProduct {
     }
   }
 
-  // With many tokens a CTA of FP8 weights times f16 is alone on its SM: it converts a slab while
-  // the one before is multiplied.
-  static constexpr bool kConvertsAhead =
-      C::kFormat == Format::kFp8Bf16 && C::kTokens > kResidentTokens;
-
-  template <class RequestNext>
-  __device__ void multiply_ahead(sm90::RingCursor& ring, float (&acc)[C::kSums], float scales,
-                                 const RequestNext& request_next) {
-    ConvertedSlab even, odd;
-    const auto convert = [&](ConvertedSlab& to) {
-      memory_.full(ring.stage).wait(ring.phase);
-      to.convert(memory_.slab(ring.stage), thread_);
-      to.fence();
-      memory_.empty(ring.stage).arrive();
-      ring.next(params_.split.stages);
-    };
-    const auto step = [&](int slab, ConvertedSlab& now, ConvertedSlab& next) {
-      if (slab >= share_.slabs) return;
-      const uint32_t x = __shfl_sync(~0u, ptx::smem_address(memory_.x(slab)), 0);
-      float part[C::kTokens / 2];
-      start_converted<C::kTokens>(part, now, x);
-      if (slab + 1 < share_.slabs) convert(next);
-      if (slab == 0) request_next();
-      finish_converted<C::kTokens>(part);
-      add(part, __shfl_sync(~0u, scales, slab), slab, acc);
-    };
-    convert(even);
-    for (int slab = 0; slab < share_.slabs; slab += 2) {
-      step(slab, even, odd);
-      step(slab + 1, odd, even);
-    }
-  }
-
+ private:
   __device__ uint32_t x_address(int slab, int stage) const {
     return C::kStreamsX ? memory_.x_of_slab(stage) : ptx::smem_address(memory_.x(slab));
   }

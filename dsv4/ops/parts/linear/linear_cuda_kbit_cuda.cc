@@ -1,15 +1,12 @@
-// The implementation sm90_kbit of linear.h: up to 64 rows times k-bit weights with any codebook, on
-// Hopper (gemm/sm90/kbit_rows.h).
-//
-// The order of additions depends on the tile of x that a call has, and so on how many rows it has:
-// bits are equal in repeated calls, and a row's bits do not depend on what the other rows hold.
+// The implementation cuda_kbit of linear.h: up to 64 rows times k-bit weights with any codebook
+// (gemm/cuda/kbit_stream.h).
 
-#include "dsv4/ops/gemm/sm90/kbit_rows.h"
+#include "dsv4/ops/gemm/cuda/kbit_stream.h"
 #include "dsv4/ops/parts/linear/linear.h"
 
-namespace dsv4::linear_kernel::sm90_kbit {
+namespace dsv4::linear_kernel::cuda_kbit {
 
-namespace kernel = gemm::kbit_rows;
+namespace kernel = gemm::kbit_stream;
 
 static kernel::Product product_of(const LinearArgs& args) {
   return {.x = args.x, .weight = args.weight, .out = args.out};
@@ -29,4 +26,4 @@ void run(const Context& context, const LinearArgs& args) {
   kernel::run(context, product_of(args));
 }
 
-}  // namespace dsv4::linear_kernel::sm90_kbit
+}  // namespace dsv4::linear_kernel::cuda_kbit

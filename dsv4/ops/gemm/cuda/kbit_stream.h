@@ -1,6 +1,6 @@
-// Up to 64 rows of bf16 or f16 times a k-bit weight in rows (formats/kbit.h), with any codebook,
-// on Hopper: each code is read and decoded once for up to 32 rows. kbit_rows/kernel.cuh is the
-// kernel, kbit_rows_plan.h how a call is divided.
+// Up to 64 rows of bf16 or f16 times a k-bit weight in rows (formats/kbit.h), with any codebook:
+// each code is read and decoded once for up to 16 rows. kbit_stream/kernel.cuh is the kernel,
+// kbit_stream_plan.h how a call is divided.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/tensor.h"
 
-namespace dsv4::gemm::kbit_rows {
+namespace dsv4::gemm::kbit_stream {
 
 struct Product {
   ConstTensorView x;  // [t, k] bf16 or f16, rows 16-byte aligned
@@ -26,4 +26,4 @@ constexpr double rounding(DType x) {
   return x == DType::kF16 ? 0x1p-10 : 0x1p-8;
 }
 
-}  // namespace dsv4::gemm::kbit_rows
+}  // namespace dsv4::gemm::kbit_stream

@@ -1,0 +1,127 @@
+// What an exchange is for its kernels (exchange.cuh, exchange_slots.cuh): tensors as units of bytes
+// that all addresses allow, and the launches.
+
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "dsv4/comm/communicator.h"
+#include "dsv4/comm/exchange_slots.cuh"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4::exchange {
+
+inline constexpr int64_t kAlign = 16;  // of a tensor in a buffer, and the largest unit
+
+template <class Unit>
+__global__ void __launch_bounds__(kThreads) exchange_kernel(const ExchangeParams p) {
+  exchange<Unit>(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+}
+
+template <class Unit>
+__global__ void __launch_bounds__(kThreads)
+    slots_kernel(const ExchangeParams p, const bool before) {
+  through_slots<Unit>(p, before, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+}
+
+// What a rank gives and gets of one tensor.
+struct Part {
+  const std::byte* from;
+  int64_t from_stride;                // bytes between rows
+  TensorView all;                     // empty data: this rank gets nothing
+  std::vector<int64_t> begin, count;  // [world], columns
+  const int32_t* ids = nullptr;       // [rows]; null: columns
+  ColumnEnds id_ends{};               // [world]
+
+  int64_t row_bytes() const { return all.dim(1) * item_bytes(all.dtype); }
+  // What the rank has that has most of a row.
+  int64_t widest_bytes() const { return *std::ranges::max_element(count) * item_bytes(all.dtype); }
+};
+
+inline int64_t lowest_bit(int64_t bits) {
+  return bits & -bits;
+}
+
+// The largest power of two up to kAlign that divides what every rank has of a row, in bytes: equal
+// on all ranks.
+inline int64_t granule_of(std::span<const Part> parts) {
+  int64_t bits = kAlign;
+  for (const Part& part : parts) {
+    bits |= part.row_bytes();
+    for (size_t r = 0; r < part.begin.size(); ++r)
+      bits |= (part.begin[r] | part.count[r]) * item_bytes(part.all.dtype);
+  }
+  return lowest_bit(bits);
+}
+
+// The largest power of two that divides the granule and this rank's addresses.
+inline int64_t unit_of(std::span<const Part> parts, int64_t granule) {
+  int64_t bits = granule;
+  for (const Part& part : parts) {
+    bits |= reinterpret_cast<intptr_t>(part.from) | part.from_stride;
+    if (part.all.data != nullptr)
+      bits |= reinterpret_cast<intptr_t>(part.all.data) |
+              part.all.row_stride() * item_bytes(part.all.dtype);
+  }
+  return lowest_bit(bits);
+}
+
+inline ExchangedTensor exchanged(const Part& part, int64_t first_row, int64_t rows, int64_t unit) {
+  const auto size = item_bytes(part.all.dtype);
+  const int64_t to_stride = part.all.data == nullptr ? 0 : part.all.row_stride() * size;
+  ExchangedTensor t{.from = part.from + first_row * part.from_stride,
+                    .to = nullptr,
+                    .from_stride = part.from_stride / unit,
+                    .to_stride = to_stride / unit,
+                    .window = 0,
+                    .rows = static_cast<int32_t>(rows),
+                    .columns = static_cast<int32_t>(part.row_bytes() / unit),
+                    .begin = {},
+                    .count = {},
+                    .ids = part.ids == nullptr ? nullptr : part.ids + first_row,
+                    .ends = {}};
+  for (size_t r = 0; r < part.id_ends.size(); ++r)
+    t.ends[r] = static_cast<int32_t>(part.id_ends[r]);
+  if (part.all.data != nullptr) t.to = part.all.data + first_row * to_stride;
+  for (size_t r = 0; r < part.begin.size(); ++r) {
+    t.begin[r] = static_cast<int32_t>(part.begin[r] * size / unit);
+    t.count[r] = static_cast<int32_t>(part.count[r] * size / unit);
+  }
+  return t;
+}
+
+// run(a value of the unit)
+template <class Run>
+void for_unit(int64_t unit, const Run& run) {
+  switch (unit) {
+    case 16:
+      return run(uint4{});
+    case 8:
+      return run(uint2{});
+    case 4:
+      return run(uint32_t{});
+    case 2:
+      return run(uint16_t{});
+    default:
+      return run(uint8_t{});
+  }
+}
+
+inline void launch_exchange(Device& device, int ctas, const ExchangeParams& params, int64_t unit) {
+  for_unit(unit, [&](auto value) {
+    launch(device, "exchange", exchange_kernel<decltype(value)>, {.grid = ctas, .block = kThreads},
+           params);
+  });
+}
+
+inline void launch_slots(Device& device, const ExchangeParams& params, int64_t unit, bool before) {
+  for_unit(unit, [&](auto value) {
+    launch(device, before ? "exchange_give" : "exchange_take", slots_kernel<decltype(value)>,
+           {.grid = kCtas, .block = kThreads}, params, before);
+  });
+}
+
+}  // namespace dsv4::exchange
