@@ -251,7 +251,7 @@ DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
                          std::chrono::milliseconds limit)
     : windows_(std::make_unique<Windows>()) {
   if (exchange_kind() == ExchangeKind::kNccl)
-    fail(ErrorCode::kBadInput, "--exchange nccl is for ranks that are processes on {}", "GPUs");
+    fail(ErrorCode::kBadInput, "--exchange nccl is for ranks that are processes on GPUs");
   begin(std::move(devices), window_bytes, limit);
   Windows& w = *windows_;
   std::vector<int> ordinals;
