@@ -56,8 +56,7 @@ struct DeviceRanks::Windows {
   std::vector<std::unique_ptr<PeerMemory>> peers;
   std::unique_ptr<OfferedMemory> offered;
   std::vector<std::unique_ptr<OpenedMemory>> opened;
-  std::unique_ptr<NcclGroup> nccl;  // null: by windows
-  Buffer slots;                     // of NCCL, [world, buffer_bytes]
+  Buffer slots;  // of NCCL, [world, buffer_bytes]
   std::mutex late_mutex;
   std::string late;                  // why NCCL was ended
   std::vector<Buffer> done, waited;  // [world]
@@ -65,6 +64,8 @@ struct DeviceRanks::Windows {
   Buffer host;
   int64_t* stop = nullptr;
   Fault* faults = nullptr;  // [world]
+  // Null: by windows. Its thread writes what stands above, so it goes first.
+  std::unique_ptr<NcclGroup> nccl;
 };
 
 class DeviceRanks::Rank final : public Communicator {
@@ -105,7 +106,12 @@ class DeviceRanks::Rank final : public Communicator {
 
   void step(const std::function<void()>& enqueue) {
     if (windows_.turns == nullptr) {
-      enqueue();
+      try {
+        enqueue();
+      } catch (...) {
+        if (windows_.nccl != nullptr) windows_.nccl->abort();  // no mark will end what waits
+        throw;
+      }
       return mark();
     }
     windows_.turns->begin(id_.rank);

@@ -141,19 +141,19 @@ class Answers(unittest.TestCase):
 
 @unittest.skipUnless(GPUS, "no DSV4_RANKS_GPUS")
 class Flash(unittest.TestCase):
-    """Six layers of V4-Flash with random weights."""
+    """Six layers of V4-Flash with random weights, and the demo, in `bench`."""
 
     FLASH = ["bench", "decode", "--synthetic", "flash", "--layers", "6", "--context", "1024", "--batch", "1,3", "--steps",
              "8", "--json"]
 
     def test_logits_of_one_rank(self):
-        for experts in "mxfp4", "k3-e4m3":
-            words = [*self.FLASH, "--experts", experts]
+        demo = ["bench", "decode", "demo", "--context", "256", "--batch", "1,3", "--steps", "4", "--json"]
+        for words in [*self.FLASH, "--experts", "mxfp4"], [*self.FLASH, "--experts", "k3-e4m3"], demo:
             want = [row["logits_sha256"] for row in json.loads(one(*words))["results"]]
             ranks = Ranks(2, *words)
             (status, out), (other, nothing) = ranks.end()
             self.assertEqual((status, other, nothing), (0, 0, ""), ranks.error(0) + ranks.error(1))
-            self.assertEqual([row["logits_sha256"] for row in json.loads(out)["results"]], want, experts)
+            self.assertEqual([row["logits_sha256"] for row in json.loads(out)["results"]], want, words)
 
     def test_time_of_an_exchange(self):
         ranks = Ranks(2, "bench", "exchange", "--json", plain=True)
@@ -292,10 +292,7 @@ class Serve(unittest.TestCase):
             if busy:
                 self.assertIn('"error"', text)
             broken = [json.loads(line) for line in server.ranks.error(0).splitlines() if '"broken"' in line]
-            # NCCL's communicator may be aborted before the socket's end is read.
-            lines = ["rank 1 has ended"] + ["the ranks were stopped"] * (EXCHANGE == "nccl")
-            self.assertEqual(len(broken), 1)
-            self.assertIn(broken[0]["error"], lines)
+            self.assertEqual([entry["error"] for entry in broken], ["rank 1 has ended"])
         finally:
             server.ranks.kill()
 
