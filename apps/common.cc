@@ -138,8 +138,8 @@ void add_device(CLI::App& command, std::string& device) {
           "--gpus", set,
           "divide the model over ranks: a number of GPUs, all, or a list; for tests a GPU several "
           "times (0,0), or ranks on the CPU (cpu,cpu); processes: each process of torchrun, mpirun "
-          "or "
-          "srun is a rank, on the GPU of its local rank, of a list (processes:2,3) or on the CPU "
+          "or srun is a rank, on the GPU of its local rank, of a list (processes:2,3) or on the "
+          "CPU "
           "(processes:cpu)")
       ->option_text("N|all|LIST|processes[:LIST]")
       ->excludes(one);

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "apps/commands.h"
 #include "apps/version.h"
@@ -82,7 +83,12 @@ struct RanksOf {
   FollowedWork work;
 };
 
-Model join_ranks(const RanksOf& model, const std::string& device, const Devices& devices) {
+Model join_ranks(RanksOf model, const std::string& device, const Devices& devices) {
+#if DSV4_CUDA
+  model.work.fill = [](const Model& rank, std::span<const LayerCache> caches, uint64_t seed) {
+    fill_caches(*rank.device(), caches, seed);
+  };
+#endif
   const auto self = rank_of_process(device);
   if (!self || self->id.whole()) return model.make({0, num_ranks(device)}, false);
   Model rank = model.make(self->id, true);
@@ -112,7 +118,7 @@ Model load_ranks(const std::shared_ptr<const ModelSpec>& spec, const std::string
     move_to_devices(
         rank, devices, [](int64_t, int64_t) {}, cache_bytes, steps);
   };
-  return join_ranks(model, device, devices);
+  return join_ranks(std::move(model), device, devices);
 }
 
 Model synthetic_ranks(const SyntheticOptions& options, DrafterKind drafter,
@@ -129,11 +135,8 @@ Model synthetic_ranks(const SyntheticOptions& options, DrafterKind drafter,
   model.work.place = [&](Model& rank, int64_t cache_bytes, const Context& steps) {
     make_on_devices(rank, devices, options.seed, cache_bytes, steps);
   };
-  model.work.fill = [](const Model& rank, std::span<const LayerCache> caches, uint64_t seed) {
-    fill_caches(*rank.device(), caches, seed);
-  };
 #endif
-  return join_ranks(model, device, devices);
+  return join_ranks(std::move(model), device, devices);
 }
 
 void refuse_processes(const std::string& device, const char* command) {

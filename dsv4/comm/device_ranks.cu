@@ -56,8 +56,7 @@ struct DeviceRanks::Windows {
   std::vector<std::unique_ptr<PeerMemory>> peers;
   std::unique_ptr<OfferedMemory> offered;
   std::vector<std::unique_ptr<OpenedMemory>> opened;
-  std::unique_ptr<NcclGroup> nccl;  // null: by windows
-  Buffer slots;                     // of NCCL, [world, buffer_bytes]
+  Buffer slots;  // of NCCL, [world, buffer_bytes]
   std::mutex late_mutex;
   std::string late;                  // why NCCL was ended
   std::vector<Buffer> done, waited;  // [world]
@@ -65,6 +64,8 @@ struct DeviceRanks::Windows {
   Buffer host;
   int64_t* stop = nullptr;
   Fault* faults = nullptr;  // [world]
+  // Null: by windows. Its thread writes what stands above, so it goes first.
+  std::unique_ptr<NcclGroup> nccl;
 };
 
 class DeviceRanks::Rank final : public Communicator {
@@ -101,7 +102,12 @@ class DeviceRanks::Rank final : public Communicator {
 
   void step(const std::function<void()>& enqueue) {
     if (windows_.turns == nullptr) {
-      enqueue();
+      try {
+        enqueue();
+      } catch (...) {
+        if (windows_.nccl != nullptr) windows_.nccl->abort();  // no mark will end what waits
+        throw;
+      }
       return mark();
     }
     windows_.turns->begin(id_.rank);
@@ -257,7 +263,7 @@ DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
                          std::chrono::milliseconds limit)
     : windows_(std::make_unique<Windows>()) {
   if (exchange_kind() == ExchangeKind::kNccl)
-    fail(ErrorCode::kBadInput, "--exchange nccl is for ranks that are processes on {}", "GPUs");
+    fail(ErrorCode::kBadInput, "--exchange nccl is for ranks that are processes on GPUs");
   begin(std::move(devices), window_bytes, limit);
   Windows& w = *windows_;
   std::vector<int> ordinals;

@@ -13,7 +13,7 @@
 
 namespace dsv4 {
 
-// What is used of NCCL's interface, which does not change.
+// The part of NCCL's interface that is used; it has not changed since 2.18.
 struct NcclFunctions {
   struct UniqueId {
     char bytes[128];

@@ -77,7 +77,7 @@ void check_place(MessageReader& from, int rank, const Place& place, const Tensor
 
 }  // namespace
 
-ExchangeKind& kind_of_exchanges() {
+static ExchangeKind& kind_of_exchanges() {
   static ExchangeKind kind = ExchangeKind::kPeer;
   return kind;
 }

@@ -17,7 +17,7 @@ void watch(std::vector<pollfd> all, const std::function<void()>& ended) {
   for (;;) {
     if (poll(all.data(), all.size(), -1) < 0) {
       if (errno == EINTR) continue;
-      return ended();  // cannot watch any more: the limits of waiting remain
+      return ended();  // nothing can be noticed any more
     }
     if (all.front().revents != 0) return;
     for (const pollfd& socket : all)

@@ -12,7 +12,7 @@ namespace dsv4 {
 class RankWatch {
  public:
   // descriptors: of sockets, which outlive this object. ended(): called once, by the thread, when
-  // the other end of one of them has been closed or sends nothing more.
+  // the other end of one of them has been closed or sends nothing more, or cannot be watched.
   RankWatch(std::vector<int> descriptors, std::function<void()> ended);
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;

@@ -221,7 +221,12 @@ Schedule Engine::plan_step() {
 void Engine::set_running(size_t num_running, std::vector<Event>& events) {
   auto at = requests_.begin();
   std::advance(at, std::min(num_running, num_running_));
-  for (; num_running_ < num_running; ++num_running_, ++at) begin(*at, events);
+  for (; num_running_ < num_running; ++num_running_, ++at) {
+    begin(*at, events);
+    std::for_each(std::next(at), requests_.end(), [&](Request& other) {
+      if (other.id < at->id) ++other.overtaken;
+    });
+  }
   for (; num_running_ > num_running; --num_running_, ++at) {
     prefixes_.end(*at);
     ++at->stats.preemptions;

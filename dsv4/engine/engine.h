@@ -9,7 +9,8 @@
 // leave stored. Requests stand in order of their priority, then of arrival, those that run first;
 // when pages run out, the last running one is preempted. It keeps its answer and its place, and
 // later computes its tokens again, from its last checkpoint on: the answer is the same. After three
-// times it is not preempted again while others can be.
+// times it is not preempted again while others can be, and once 32 later requests have begun while
+// a request waited it is the next one: no priority starves it.
 
 #pragma once
 

@@ -57,13 +57,7 @@ class Follower {
   void end() { end_runner(); }
   // While no message comes: an exchange of this rank's GPU may have waited in vain.
   void check() {
-    if (!rank_) return;
-    try {
-      rank_->check_exchanges();
-    } catch (const RanksStopped& stopped) {
-      group_.abort(stopped.what());
-      throw;
-    }
+    if (rank_) rank_->check_exchanges();
   }
 
  private:
@@ -193,8 +187,10 @@ void follow_rank_0(Model& model, const FollowedWork& work, const RankOptions& op
   try {
     while (const auto message = group.next([&] { follower.check(); })) follower.handle(*message);
     follower.end();
-  } catch (const RanksStopped&) {
-    throw;
+  } catch (const RanksStopped& stopped) {
+    const std::string line = group.reason(stopped.what());
+    group.abort(line);
+    throw RanksStopped(line);
   } catch (const Error& error) {
     const std::string line = fmt::format("rank {}: {}", group.id().rank, error.what());
     group.abort(line);

@@ -82,9 +82,9 @@ class ProcessesRunner final : public Runner {
     } catch (const NotFinite&) {
       check();  // the logits of an exchange that ended early mean nothing
       throw;
-    } catch (const Error& error) {
+    } catch (const Error&) {
       if (on_host()) throw;
-      guarded([&] { throw error; });
+      guarded([] { throw; });
     }
     check();
     return tokens;
@@ -176,8 +176,9 @@ class ProcessesRunner final : public Runner {
     try {
       body();
     } catch (const RanksStopped& stopped) {
-      group_.abort(stopped.what());
-      throw;
+      const std::string line = group_.reason(stopped.what());
+      group_.abort(line);
+      throw RanksStopped(line);
     } catch (const NotFinite& error) {  // callers catch its type
       group_.abort(error.what());
       throw;

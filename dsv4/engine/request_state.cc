@@ -23,6 +23,10 @@ const char* name(Finish finish) {
 
 namespace {
 
+// Whatever its priority, a request stands before the others after so many of either.
+constexpr int kMostPreemptions = 3;
+constexpr int64_t kMostOvertaken = 32;
+
 // Leaves the mask as it is where it allows nothing else.
 void forbid(std::span<const int32_t> ids, std::span<uint32_t> mask) {
   std::vector<uint32_t> left(mask.begin(), mask.end());
@@ -37,11 +41,11 @@ void forbid(std::span<const int32_t> ids, std::span<uint32_t> mask) {
 }  // namespace
 
 bool RequestState::before(const RequestState& other) const {
-  constexpr int kMostPreemptions = 3;
-  const bool kept = stats.preemptions >= kMostPreemptions,
-             other_kept = other.stats.preemptions >= kMostPreemptions;
-  return std::tuple(!kept, -params.priority, id) <
-         std::tuple(!other_kept, -other.params.priority, other.id);
+  const auto place = [](const RequestState& one) {
+    const bool kept = one.stats.preemptions >= kMostPreemptions || one.overtaken >= kMostOvertaken;
+    return std::tuple(!kept, -one.params.priority, one.id);
+  };
+  return place(*this) < place(other);
 }
 
 void RequestState::advance(int32_t token) {

@@ -23,6 +23,7 @@ struct RequestState {
   int64_t generated = 0;
   int64_t scored = 0;  // tokens of the prompt that the sink has, with score_prompt
   bool cancelled = false;
+  int64_t overtaken = 0;  // times that a later request began while this one waited
   RequestPrefixes::State prefix;
   std::chrono::steady_clock::time_point submitted, first_run;
   RequestStats stats;

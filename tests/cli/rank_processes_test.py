@@ -146,14 +146,14 @@ class Answers(unittest.TestCase):
 
 @unittest.skipUnless(GPUS, "no DSV4_RANKS_GPUS")
 class Flash(unittest.TestCase):
-    """Six layers of V4-Flash with random weights."""
+    """Six layers of V4-Flash with random weights, and the demo, in `bench`."""
 
     FLASH = ["bench", "decode", "--synthetic", "flash", "--layers", "6", "--context", "1024", "--batch", "1,3", "--steps",
              "8", "--json"]
 
     def test_logits_of_one_rank(self):
-        for experts in "mxfp4", "k3-e4m3":
-            words = [*self.FLASH, "--experts", experts]
+        demo = ["bench", "decode", "demo", "--context", "256", "--batch", "1,3", "--steps", "4", "--json"]
+        for words in [*self.FLASH, "--experts", "mxfp4"], [*self.FLASH, "--experts", "k3-e4m3"], demo:
             want = [row["logits_sha256"] for row in json.loads(one(*words))["results"]]
             for placement in "sliced", "whole":
                 ranks = Ranks(2, *words, "--experts-placement", placement)
@@ -161,7 +161,7 @@ class Flash(unittest.TestCase):
                 self.assertEqual((status, other, nothing), (0, 0, ""), ranks.error(0) + ranks.error(1))
                 report = json.loads(out)
                 self.assertEqual(report["experts_placement"], placement)
-                self.assertEqual([row["logits_sha256"] for row in report["results"]], want, (experts, placement))
+                self.assertEqual([row["logits_sha256"] for row in report["results"]], want, (words, placement))
 
     def test_time_of_an_exchange(self):
         ranks = Ranks(2, "bench", "exchange", "--json", plain=True)

@@ -181,6 +181,24 @@ TEST_F(EngineTest, PreemptionsChangeNoToken) {
   }
 }
 
+// One request at a time, and there is always one of a higher priority that waits too.
+TEST_F(EngineTest, APriorityStarvesNoRequest) {
+  Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 100, .max_sequences = 1});
+  Collector sink;
+  GenerateParams low = greedy(2);
+  low.priority = -2;
+  engine.submit(prompt(3, 1), greedy(2), sink);
+  const RequestId waits = engine.submit(prompt(3, 2), low, sink);
+  int others = 0;
+  for (; others < 100 && !sink.finished.contains(waits); ++others) {
+    engine.submit(prompt(3, 3), greedy(2), sink);
+    for (const size_t wanted = sink.finished.size() + 1; sink.finished.size() < wanted;)
+      ASSERT_TRUE(engine.step());
+  }
+  EXPECT_GT(others, 16) << "a priority counts";
+  EXPECT_LT(others, 40);
+}
+
 TEST_F(EngineTest, StopTokenEndsTheAnswerAndIsNotDelivered) {
   const std::vector<int32_t> ids = prompt(50, 3);
   const std::vector<int32_t> full = alone(ids, greedy(10));

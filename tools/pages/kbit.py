@@ -1,11 +1,16 @@
-"""The table of docs/kernels/kbit.md beside cuBLAS, from bench/results/gpu-h200/peer_kbit.json (bench/peer_kbit.py)."""
+"""The tables of docs/kernels/kbit.md: beside cuBLAS, from bench/results/gpu-h200/peer_kbit.json (bench/peer_kbit.py), and of
+cuda_kbit, from linear_kbit.json (dsv4_bench_cuda)."""
+
+import re
 
 from common import RESULTS, read, row, table, with_blocks
 
 PAGE = "docs/kernels/kbit.md"
+SHAPE = re.compile(r"kbit(\d) bf16/t:(\d+)/n:(\d+)/k:(\d+)$")
+MOST_ROWS = 32  # for which cuda_kbit is chosen
 
 
-def wanted():
+def beside_cublas():
     report = read(RESULTS / "gpu-h200/peer_kbit.json")
     cases = {(r["m"], r["k"]): r for r in report["rows"] if r["dtype"] == "bfloat16" and (r["k_in"], r["n"]) == (8192, 8192)}
     bits = sorted({k for _, k in cases})
@@ -13,7 +18,24 @@ def wanted():
     for m in sorted({m for m, _ in cases}):
         best = [min((us, name) for name, us in cases[m, k]["us"].items() if name != "chosen") for k in bits]
         lines.append(row(m, f"{cases[m, bits[0]]['cublas_us']:.1f}", *(f"{us:.1f} `{name}`" for us, name in best)))
-    text = [f"{report['device']}, 8192 x 8192, bf16 activations, us, weights from memory; the fastest of the implementations, which is not always the "
+    return [f"{report['device']}, 8192 x 8192, bf16 activations, us, weights from memory; the fastest of the implementations, which is not always the "
             "one that is chosen (`bench/peer_kbit.py --quick`):", "",
             *table(f"rows | cuBLAS bf16 | {' | '.join(f'K = {k}' for k in bits)}", *lines)]
-    return {PAGE: with_blocks(PAGE, peer="\n".join(text))}
+
+
+def streams():
+    report = read(RESULTS / "gpu-h200/linear_kbit.json")
+    us = {}
+    for result in report["results"]:
+        if "us" in result:
+            k, *case = (int(number) for number in SHAPE.match(result["shape"]).groups())
+            us.setdefault(tuple(case), {})[k] = result["us"]
+    bits = sorted(next(iter(us.values())))
+    lines = [row(t, f"{n} x {k_in}", *(f"{us[t, n, k_in][k]:.1f}" for k in bits))
+             for t, n, k_in in sorted(us, key=lambda case: (case[0], -case[1] * case[2])) if t in (1, 8, 16, MOST_ROWS)]
+    return [f"{report['device']}, us with weights from memory (`dsv4_bench_cuda --filter '{report['filter']}'`):", "",
+            *table(f"rows | weight | {' | '.join(f'K = {k}' for k in bits)}", *lines)]
+
+
+def wanted():
+    return {PAGE: with_blocks(PAGE, peer="\n".join(beside_cublas()), streams="\n".join(streams()))}

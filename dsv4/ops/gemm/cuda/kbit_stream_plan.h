@@ -77,9 +77,6 @@ constexpr int slots(int bits) {
 constexpr int slot_bytes(int bits) {
   return kTileRows * kUnit / 8 * bits;
 }
-constexpr int table_copies(int bits) {
-  return bits == 5 ? 16 : 32;
-}
 
 // Offsets in shared memory, in bytes. The table is at 0.
 struct Layout {

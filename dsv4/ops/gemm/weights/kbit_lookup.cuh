@@ -1,6 +1,7 @@
 // Look-up of k-bit codes with any codebook, from bit planes to operands of tensor cores: a table in
 // shared memory has all values of a byte of codes, with copies for the lanes, so that no two lanes
-// of a load use the same bank. A lane has a whole block of 32 columns of a row, K words.
+// of a load use the same bank (K = 5: at most two do). A lane has a whole block of 32 columns of a
+// row, K words.
 //
 //   K = 2     a byte has the codes of 4 columns; an entry is two pairs of operands
 //   K = 3, 4  of 2 columns (K = 3: two bits have no say); an entry is a pair
@@ -12,9 +13,9 @@
 //   byte b of word s (K > 2)   columns 8 b + 2 s and 8 b + 2 s + 1, bits 2 i, 2 i + 1 from plane i
 //   byte b of word v (K = 2)   columns 8 b + 4 v .. + 3, low nibble from plane 0, high from plane 1
 //
-// An address is one byte permute (K = 5 with 32 copies: two). An operand is a codebook value times
-// a power of two that brings the largest to the upper end of the operands' type, rounded, times the
-// block's scale, rounded. What is left to multiply the sums with is `unit`.
+// An address is one byte permute. An operand is a codebook value times a power of two that brings
+// the largest to the upper end of the operands' type, rounded, times the block's scale, rounded.
+// What is left to multiply the sums with is `unit`.
 
 #pragma once
 
@@ -36,11 +37,11 @@ __device__ inline uint32_t merge_bits(uint32_t a, uint32_t b) {
   return ptx::lop3<(0xf0 & 0xcc) | (~0xf0 & 0xaa)>(kMask, a, b);
 }
 
-// kCopies: of the table, for K = 5; the others have 32.
-template <int K, class X, int kCopies = 32>
+template <int K, class X>
 struct KbitLookup {
   static constexpr bool kIsF16 = std::is_same_v<X, f16>;
   static constexpr int kEntries = K == 5 ? 1024 : 256;
+  static constexpr int kCopies = K == 5 ? 16 : 32;                // of the table, for as many lanes
   static constexpr int kEntryBytes = K == 5 ? 4 * kCopies : 256;  // with all copies
   static constexpr int kTableBytes = kEntries * kEntryBytes;
   // A scale byte times this is the scale as an operand in both halves of a word, over a power of
@@ -54,7 +55,7 @@ struct KbitLookup {
   // Words of a block, and what address() needs of plane 4.
   struct Codes {
     uint32_t word[K == 2 ? 2 : 4];
-    uint32_t low[4], high[4];
+    uint32_t low[4];
   };
 
   // Before a barrier, by all threads of the CTA, whole warps: the codebook as operands. The result
@@ -109,15 +110,13 @@ struct KbitLookup {
                                                               << 16;
       }
     } else {
-      // K = 5: the lower two bits of the index are the top bits of the codes (16 copies), or the
-      // lowest and the highest are (32 copies).
-      constexpr int kByte = K < 5 ? 0 : kCopies == 32 ? 1 : 2;
+      constexpr int kByte = K < 5 ? 0 : 2;  // K = 5: below are the top bits of the codes
       uint32_t value[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         uint32_t code = bit(kByte + c, 0) | bit(kByte + 2 + c, 1) | bit(kByte + 4 + c, 2);
         if constexpr (K > 3) code |= bit(kByte + 6 + c, 3);
-        if constexpr (K == 5) code |= bit(kCopies == 32 ? 9 * c : c, 4);
+        if constexpr (K == 5) code |= bit(c, 4);
         value[c] = at(code);
       }
       pair[0] = pair[1] = value[0] | value[1] << 16;
@@ -156,13 +155,8 @@ struct KbitLookup {
       if constexpr (K == 5) {
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
-          if constexpr (kCopies == 32) {
-            c.low[s] = merge_bits<0x80808080>(plane[4] << (7 - 2 * s), lane_bytes);
-            c.high[s] = plane[4] >> (2 * s + 1) & 0x01010101u;
-          } else {
-            const uint32_t top = 2 * s < 6 ? plane[4] << (6 - 2 * s) : plane[4];
-            c.low[s] = merge_bits<0xc0c0c0c0>(top, lane_bytes);
-          }
+          const uint32_t top = 2 * s < 6 ? plane[4] << (6 - 2 * s) : plane[4];
+          c.low[s] = merge_bits<0xc0c0c0c0>(top, lane_bytes);
         }
       }
     }
@@ -184,10 +178,6 @@ struct KbitLookup {
         uint32_t at;
         if constexpr (K < 5) {
           at = ptx::prmt(lane_bytes, c.word[s], 0x1100u | (4 + byte) << 4);
-        } else if constexpr (kCopies == 32) {
-          at = ptx::prmt(c.low[s], c.word[s], byte | (4 + byte) << 4);
-          // The upper byte is the sign of one that has none.
-          at = ptx::prmt(at, c.high[s], 0x0010u | (4 + byte) << 8 | (12 + byte) << 12);
         } else {
           at = ptx::prmt(c.low[s], c.word[s], byte | (4 + byte) << 4) & 0xffffu;
         }

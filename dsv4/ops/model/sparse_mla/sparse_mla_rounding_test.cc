@@ -5,7 +5,7 @@
 // The official kernel (docs/spec/dsv4.md 4.4) rounds P to bf16 against the running maximum of tiles
 // of 64 keys. A rule below has the roundings of an implementation, written out; all rules get the
 // same logits, so that they differ by nothing else. The test prints a table for docs/numerics.md,
-// with rows of the implementations that run on this machine, and checks what the page says of it.
+// with rows of the implementations that run here, and holds each to the bound of its type.
 // Not in it: tensor cores add 16 products with fewer bits than here, in any of the kernels.
 
 #include <gtest/gtest.h>

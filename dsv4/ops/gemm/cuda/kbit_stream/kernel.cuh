@@ -68,7 +68,7 @@ __device__ void store_round(const Params& p, const Memory<K, kTokens>& memory, c
 template <int K, class X, int kTokens, bool kWhole>
 __global__ void __launch_bounds__(kThreads, kCtasOfSm)
     kbit_stream_kernel(const __grid_constant__ Params params) {
-  using Lookup = KbitLookup<K, X, table_copies(K)>;
+  using Lookup = KbitLookup<K, X>;
   static_assert(Lookup::kTableBytes == Memory<K, kTokens>::kAt.ring);
   ptx::griddepcontrol_launch_dependents();
   const Plan& plan = params.plan;

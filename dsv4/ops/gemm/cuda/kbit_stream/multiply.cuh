@@ -120,7 +120,7 @@ template <int K, class X, int kTokens>
 __device__ inline void multiply_slot(const unsigned char* slot, const unsigned char* table,
                                      uint32_t lane_bytes, const uint32_t (&scale)[2],
                                      const XBlocks<kTokens>& x, float (&sums)[kTokens / 8][4]) {
-  using Lookup = KbitLookup<K, X, table_copies(K)>;
+  using Lookup = KbitLookup<K, X>;
   typename Lookup::Codes codes[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -149,7 +149,7 @@ __device__ void multiply(const Params& p, const Share& share, int round, int fir
                          const unsigned char* slots, const unsigned char* table,
                          Ring<K, kWhole>& ring, Scales<max_group_tiles(kTokens), kWhole>& scales,
                          XBlocks<kTokens>& next_x, Sums<kTokens>& sums) {
-  using Lookup = KbitLookup<K, X, table_copies(K)>;
+  using Lookup = KbitLookup<K, X>;
   constexpr int kTiles = max_group_tiles(kTokens);
   const int tiles = share.tiles(p.plan, round);
   const uint32_t lane_bytes = ptx::opaque(Lookup::lane_bytes());

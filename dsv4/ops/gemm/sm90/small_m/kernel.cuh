@@ -1,11 +1,11 @@
 // Products of few tokens on Hopper.
 //
-// Problem    out[t, n] = sum_k x[t, k] * w[n, k] for t up to 32: weights are FP8 with block scales,
+// Problem    out[t, n] = sum_k x[t, k] * w[n, k] for t up to 64: weights are FP8 with block scales,
 //            bf16 or bit planes (kbit.cuh), activations Q8 (stored, or quantized here) or bf16. FP8
 //            weights and bit planes times bf16 are products of f16: weights exactly, activations
 //            scaled by powers of two (quantize_x.cuh)
 // Bound      reading the weights: 8 KB per SM in 430 clocks; products of a slab take 100 to 200
-// Tiles      weights are M (64 rows), tokens N (8, 16, 32). A slab is 64 rows x 128 bytes: 8 KB, a
+// Tiles      weights are M (64 rows), tokens N (8 to 64). A slab is 64 rows x 128 bytes: 8 KB, a
 //            stage of the ring. Products of a slab start at zero and are added in f32 times the
 //            scales of its 128 columns, which is the official arithmetic, and for bf16 more exact
 //            than a long sum in the tensor core
