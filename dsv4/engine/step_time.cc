@@ -1,6 +1,7 @@
 #include "dsv4/engine/step_time.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace dsv4 {
@@ -10,7 +11,21 @@ const double kDecay = std::exp2(-1.0 / 64);
 
 }  // namespace
 
+int StepTime::range_of(int64_t tokens) {
+  return std::min(
+      kRanges - 1,
+      static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(tokens, 1) - 1))));
+}
+
+bool StepTime::takes_longer(int range, double seconds) const {
+  constexpr double kMuch = 1.2;
+  constexpr int64_t kWhile = 128;  // steps
+  const Range& one = ranges_[range];
+  return one.at >= 0 && steps_ - one.at < kWhile && one.seconds > kMuch * seconds;
+}
+
 void StepTime::observe(int64_t tokens, double seconds) {
+  ranges_[range_of(tokens)] = {.seconds = seconds, .at = steps_++};
   const auto x = static_cast<double>(tokens);
   const auto add = [](double& sum, double value) { sum = kDecay * sum + value; };
   largest_ = std::max(x, kDecay * largest_);
@@ -62,8 +77,12 @@ int64_t StepTime::tokens_within(double seconds, int64_t least, int64_t most) con
   most = std::min(most, std::max(least, static_cast<int64_t>(2 * largest_)));
   const Line line = fit();
   const double tokens = (seconds - line.a) / std::max(line.b, 1e-12);
-  if (tokens >= static_cast<double>(most)) return most;
-  return std::max(std::min(least, most), static_cast<int64_t>(std::max(tokens, 0.0)));
+  least = std::min(least, most);
+  int64_t within =
+      tokens >= static_cast<double>(most) ? most : static_cast<int64_t>(std::max(tokens, 0.0));
+  for (int range = range_of(within); range > 0 && takes_longer(range, seconds); --range)
+    within = int64_t{1} << (range - 1);
+  return std::max(least, within);
 }
 
 }  // namespace dsv4

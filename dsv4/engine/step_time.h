@@ -1,6 +1,11 @@
 // How long a step takes, from the steps before: seconds = a + b * tokens, fitted by least squares
 // in which a step counts half as much after 64 more. Says how many tokens of prompts a step may
 // take so that the requests that decode get their next tokens in time (docs/spec/serving.md 4.2).
+//
+// The time of a device jumps where it takes other kernels: an H200 from 44 to 65 ms at 65 tokens of
+// V4-Flash. A line between the two sides of a jump goes on asking for sizes just above it. So sizes
+// in a range between two powers of two whose steps took much longer than asked for are left out for
+// a while.
 
 #pragma once
 
@@ -34,7 +39,17 @@ class StepTime {
     double a = 0, b = 0;
   };
   Line fit() const;
+  // Steps of 2^(i - 1) + 1 to 2^i tokens, range i.
+  struct Range {
+    double seconds = 0;  // of the latest
+    int64_t at = -1;     // number of the latest; below 0: none
+  };
+  static constexpr int kRanges = 32;
+  static int range_of(int64_t tokens);
+  bool takes_longer(int range, double seconds) const;
 
+  Range ranges_[kRanges];
+  int64_t steps_ = 0;
   double largest_ = 0;       // tokens of a step, decayed
   double row_seconds_ = -1;  // of one such row beside its token; below 0: none yet
   double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // sums over the steps, decayed

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "dsv4/base/rng.h"
 
@@ -36,6 +37,40 @@ TEST(StepTime, OneSizeOfStepsIsEnoughToBeCareful) {
   EXPECT_EQ(time.tokens_within(0.1, 128, 512), 512) << "nothing is known";
   for (int i = 0; i < 5; ++i) time.observe(512, 0.4);
   EXPECT_EQ(time.tokens_within(0.2, 16, 512), 256);
+}
+
+// Seconds of a step that takes other kernels from 65 tokens on.
+double with_a_jump(int64_t tokens) {
+  const auto n = static_cast<double>(tokens);
+  return tokens <= 64 ? 0.020 + 0.024 * n / 64 : 0.060 + 0.04e-3 * n;
+}
+
+TEST(StepTime, StaysBelowAJump) {
+  StepTime time;
+  for (int i = 0; i < 20; ++i) time.observe(32, with_a_jump(32));  // answers alone
+  int above = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const int64_t tokens = time.tokens_within(0.050, 64, 2048);
+    above += tokens > 64;
+    time.observe(tokens, with_a_jump(tokens));
+  }
+  EXPECT_LE(above, 10) << "one in a hundred";
+  EXPECT_GE(above, 3) << "whether it is still there";
+}
+
+// Time that grows less with every token, and with the steps.
+TEST(StepTime, LeavesOutNoSizesWithoutAJump) {
+  StepTime time;
+  double share = 0;
+  constexpr int kSteps = 1000;
+  for (int i = 0; i < kSteps; ++i) {
+    const int64_t tokens = time.tokens_within(0.1, 64, 8192);
+    const double seconds =
+        (0.02 + 2.5e-3 * std::sqrt(static_cast<double>(tokens))) * (1 + 1e-4 * i);
+    time.observe(tokens, seconds);
+    if (i >= 50) share += seconds / 0.1 / (kSteps - 50);
+  }
+  EXPECT_NEAR(share, 1, 0.05);
 }
 
 TEST(StepTime, RowsOfLogitsHaveTheirOwnCost) {
