@@ -66,7 +66,7 @@ inline int64_t granule_of(std::span<const Part> parts) {
 // Slices of a CTA's share of `bytes` of all ranks: a flag takes a microsecond or two, so they are
 // not small.
 inline int slices_of(int64_t bytes, int world, int ctas) {
-  constexpr int64_t kLeast = int64_t{32} << 10;
+  constexpr int64_t kLeast = int64_t{128} << 10;
   return static_cast<int>(std::clamp<int64_t>(bytes / world / ctas / kLeast, 1, kMaxSlices));
 }
 

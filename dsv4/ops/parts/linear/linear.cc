@@ -20,7 +20,7 @@ DSV4_IMPL(LinearArgs, cublaslt_fp8)
 // bf16 x times BF16 weights, 16 tokens or more.
 DSV4_IMPL(LinearArgs, cublaslt)
 // bf16 x times FP8 blocks, which are written to the workspace as bf16 first (exact, because their
-// scales are powers of two); 256 tokens or more.
+// scales are powers of two); 96 tokens or more.
 DSV4_IMPL(LinearArgs, cublaslt_dequantized)
 // Tensor cores under kOfficial, for more than a few tokens. Weights whose values are no numbers of
 // the operands' type (bf16, or f16 where x is) are rounded to it.

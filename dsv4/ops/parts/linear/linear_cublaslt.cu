@@ -14,9 +14,10 @@
 namespace dsv4::linear_kernel {
 namespace {
 
-constexpr int64_t kMinTokens = 16;          // with fewer, reading the weight once bounds the time
-constexpr int64_t kDequantizeTokens = 256;  // with fewer, writing the weight costs too much
-constexpr int64_t kFp8Tokens = 4;           // cuBLASLt takes multiples of this many tokens with FP8
+constexpr int64_t kMinTokens = 16;  // with fewer, reading the weight once bounds the time
+// With fewer tokens, writing the weight costs too much: of FP8 blocks, and of other formats.
+constexpr int64_t kDequantizeFp8Tokens = 96, kDequantizeTokens = 256;
+constexpr int64_t kFp8Tokens = 4;  // cuBLASLt takes multiples of this many tokens with FP8
 constexpr int kThreads = 256;
 
 bool aligned(const ConstTensorView& view) {
@@ -142,7 +143,7 @@ const char* reject(const Context& context, const LinearArgs& args) {
   if (args.weight.format != WeightFormat::kFp8Block || args.weight.scale.dtype != DType::kE8M0 ||
       args.x.dtype != DType::kBF16)
     return "for bf16 activations and fp8 weights with UE8M0 scales";
-  if (args.x.dim(0) < kDequantizeTokens) return "for 256 tokens or more";
+  if (args.x.dim(0) < kDequantizeFp8Tokens) return "for 96 tokens or more";
   if (const char* why = reject_f16(args)) return why;
   return reject_shape(context, with_float_weight(args, DType::kBF16, nullptr));
 }
