@@ -116,7 +116,7 @@ for step in "${steps[@]}"; do
         report ranks_fp4_det decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32 --deterministic
         report ranks_k3 decode "${flash[@]}" --experts k3-e4m3 --batch 1,8,32
         report ranks_prefill prefill "${flash[@]}" "${fp4[@]}" --tokens 8192
-        report ranks_whole_fp4 decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32 --experts-placement whole
+        report ranks_fp4_whole decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32,64 --experts-placement whole
         report ranks_shard_fp4 decode --synthetic flash "${fp4[@]}" --batch 1,8,32 --shard 0/2 --device cuda --ops --json
       fi ;;
     *) echo "no step $step"; failed=$((failed + 1)) ;;

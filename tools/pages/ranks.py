@@ -4,7 +4,7 @@ from common import RESULTS, read, row, table, thousands, with_blocks
 
 PAGE = "docs/several-" + "gpus.md"  # docs/spec has a file of the same name
 # file, what it is
-DECODE = (("ranks_fp4", "two GPUs, FP4"), ("ranks_fp4_det", "two GPUs, FP4, `--deterministic`"), ("ranks_k3", "two GPUs, 3 bits"),
+DECODE = (("ranks_fp4", "two GPUs, FP4"), ("ranks_fp4_whole", "two GPUs, FP4, whole experts"), ("ranks_fp4_det", "two GPUs, FP4, `--deterministic`"), ("ranks_k3", "two GPUs, 3 bits"),
           ("ranks_shard_fp4", "rank 0 of two alone, FP4 (`--shard 0/2`)"), ("decode_batches", "one GPU, 3 bits"))
 BATCHES = (1, 8, 32, 64)
 
