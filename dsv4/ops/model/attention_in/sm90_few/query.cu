@@ -85,6 +85,7 @@ const char* finish_few_reject(const Context& context, const AttentionInArgs& arg
   // head in 300,000 has another root (docs/lessons.md).
   if (context.need_batch_invariant) return "norms of more tokens add up in another order";
   if (args.index_q.rank == 0) return nullptr;
+  if (args.index_q.dim(0) != args.q.dim(0)) return "wants indexer queries of all tokens";
   if (args.index_q.dtype != DType::kBF16 || args.index_q.dim(2) != kernel::kIndexWidth)
     return "wants bf16 indexer heads of 128 values";
   if (!packs(args.index_q, 4)) return "indexer queries are not on 8 bytes";
