@@ -100,11 +100,16 @@ StepLimits step_limits(const CacheLimits& limits) {
 // The steps that reach the maxima. While the indexer would select every entry, all of them are
 // listed instead, which can take more memory than the longest context does. A device also pads
 // decode steps.
+// unshared: a rank of several computes less for its share of a larger step
 std::vector<StepExtents> largest_steps(std::span<const CacheGroupSpec> groups, int64_t index_topk,
-                                       const CacheLimits& limits, bool captures) {
+                                       const CacheLimits& limits, bool captures, int64_t unshared) {
   std::vector<StepExtents> steps;
   if (captures) steps = CapturedSteps(groups, index_topk, limits).largest();
   steps.push_back(largest_step(groups, step_limits(limits)));
+  if (StepLimits few = step_limits(limits); unshared < few.tokens) {
+    few.tokens = unshared;
+    steps.push_back(largest_step(groups, few));
+  }
   for (const CacheGroupSpec& group : groups) {
     StepLimits listed = step_limits(limits);
     listed.context = group.ratio * index_topk + group.ratio - 1;
@@ -139,7 +144,8 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
     plan.activations = std::max(plan.activations, taken.activations);
     plan.step = std::max(plan.step, taken.lists + taken.activations);
   };
-  for (StepExtents step : largest_steps(groups, config.index_topk, limits, !host)) {
+  const int64_t unshared = model.id().whole() ? INT64_MAX : model.least_shared_tokens() - 1;
+  for (StepExtents step : largest_steps(groups, config.index_topk, limits, !host, unshared)) {
     step.enters = limits.drafter;
     count(dry_run(model, dry.context(), step, cache.layers()));
   }

@@ -1,5 +1,7 @@
 #include "dsv4/model/ranks.h"
 
+#include <algorithm>
+
 #include "dsv4/model/weight_table.h"
 #include "dsv4/ops/model/embed/embed.h"
 #include "dsv4/ops/model/moe/moe_hidden.h"
@@ -23,6 +25,22 @@ void gather(const Step& step, const TensorView& all, const ColumnEnds& ends, con
 }
 
 }  // namespace
+
+ColumnEnds share_tokens(const Step& step, int64_t least) {
+  // A rank with all tokens could take other kernels than those without.
+  if (step.ranks == nullptr || step.num_tokens < std::max(least, kSharedTokensUnit + 1)) return {};
+  return column_ends(step.ranks->id().world, step.num_tokens, kSharedTokensUnit);
+}
+
+ShardId::Rows own_tokens(const Step& step) {
+  if (step.token_ends.empty()) return {0, step.num_tokens};
+  const int rank = step.ranks->id().rank;
+  return {first_column(step.token_ends, rank), step.token_ends[static_cast<size_t>(rank)]};
+}
+
+void gather_picks(const Step& step, const TensorView& picks) {
+  gather_runs_of_rows(*step.ranks, picks, step.token_ends, {"gather picks", step.layer});
+}
 
 void embed_of_ranks(const Step& step, const ConstTensorView& table, const TensorView& streams) {
   const Scratch::Scope scope(step.scratch);
