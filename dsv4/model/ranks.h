@@ -4,6 +4,7 @@
 //   embedding   rows of the table      -> all rows            -> streams
 //   picks       of own tokens          -> of all tokens       -> the entries that they attend to
 //   u           o wo_a^T, own groups   -> all columns         -> own columns of y = u wo_b^T
+//               (in steps of many tokens Q8 of it)
 //   y           own columns            -> all columns         -> the next boundary
 //   h           own columns of every token and expert         -> own columns of w2 h
 //   y           own columns            -> all columns         -> the next boundary

@@ -215,10 +215,12 @@ TEST(RanksRun, WholeExpertsOfAnyNumberOfRanks) {
   expect_bits("random pro", {6, 7});
 }
 
-// The bytes of a selection by shares: each rank gets the picks of the others' tokens, 64 of 4 bytes
-// for each token and layer with an indexer. 300 tokens of the demo are 19 units of 16.
-TEST(RanksRun, PicksOfOthersAreReceived) {
+// The bytes of a step with shares, less those of one without: each rank gets the picks of the
+// others' tokens, 64 of 4 bytes for each token and layer with an indexer, and of others' columns of
+// u codes and scales instead of bf16. 300 tokens of the demo are 19 units of 16.
+TEST(RanksRun, PicksAndCodesOfOthersAreReceived) {
   const auto spec = ModelSpec::load("models/demo");
+  const ModelConfig& m = spec->config();
   const auto indexed = std::ranges::count(spec->schedule(), LayerKind::kCsa, &LayerSpec::kind);
   ASSERT_GT(indexed, 0);
   const std::map<int, std::vector<int64_t>> own = {
@@ -230,10 +232,15 @@ TEST(RanksRun, PicksOfOthersAreReceived) {
     const Trace shares = run_chunks(model, Numerics::kOfficial, 300, 300);
     model.share_steps_from(301);
     EXPECT_EQ(run_chunks(model, Numerics::kOfficial, 300, 300).received, all.received);
-    for (size_t rank = 0; rank < tokens.size(); ++rank)
+    for (size_t rank = 0; rank < tokens.size(); ++rank) {
+      const ShardId id{static_cast<int>(rank), world};
+      const int64_t picks = indexed * (300 - tokens[rank]) * m.index_topk * 4;
+      const int64_t blocks =
+          (m.o_groups - id.rows(m.o_groups, 1).count()) * m.o_lora_rank / 128 * m.num_layers;
       EXPECT_EQ(shares.received[rank] - all.received[rank],
-                indexed * (300 - tokens[rank]) * spec->config().index_topk * 4)
+                picks + 300 * blocks * (128 + 1 - 2 * 128))
           << rank << " of " << world;
+    }
     expect_same(shares, all, fmt::format("{} ranks", world));
   }
 }
