@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/model/weight_table.h"
 #include "dsv4/ops/model/embed/embed.h"
 #include "dsv4/ops/model/moe/moe_hidden.h"
@@ -31,6 +32,16 @@ ColumnEnds share_tokens(const Step& step, int64_t least) {
   // A rank with all tokens could take other kernels than those without.
   if (step.ranks == nullptr || step.num_tokens < std::max(least, kSharedTokensUnit + 1)) return {};
   return column_ends(step.ranks->id().world, step.num_tokens, kSharedTokensUnit);
+}
+
+int64_t tokens_of_largest_share(ShardId id, int64_t tokens) {
+  const auto share = [&](int64_t t) { return id.rows(t, kSharedTokensUnit).count(); };
+  const int64_t units = ceil_div(tokens, kSharedTokensUnit);
+  int64_t best = tokens;
+  // The share grows with every `world` units.
+  for (int64_t u = units - 1; u > 0 && u > units - id.world; --u)
+    if (share(u * kSharedTokensUnit) > share(best)) best = u * kSharedTokensUnit;
+  return best;
 }
 
 ShardId::Rows own_tokens(const Step& step) {

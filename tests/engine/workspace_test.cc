@@ -150,7 +150,7 @@ std::shared_ptr<const ModelSpec> flash_spec() {
 }
 
 // A rank has less to compute in a step whose tokens are shared out than in one of a few tokens
-// less. Its memory suffices for both.
+// less, and its share may shrink when a unit is added. Its memory suffices for all.
 TEST_F(WorkspacePlan, OfARankSufficesForSmallerSteps) {
   const std::shared_ptr<const ModelSpec> spec = flash_spec();
   std::vector<Context> contexts = {{}};
@@ -159,18 +159,26 @@ TEST_F(WorkspacePlan, OfARankSufficesForSmallerSteps) {
   contexts.push_back({.device = hopper.get()});
 #endif
   for (const Context& context : contexts) {
-    for (const int world : {2, 8, 16}) {
-      ModelShard rank(spec, {1, world});
+    const auto check = [&](ModelShard& rank, int64_t context_tokens,
+                           std::initializer_list<int64_t> steps) {
       Workspace before;
-      for (const int64_t tokens : {kLeastSharedTokens - 1, kLeastSharedTokens, int64_t{700}}) {
+      for (const int64_t tokens : steps) {
         const Workspace plan = plan_workspace(
-            rank, context, {.max_tokens = 100'000, .max_sequences = 2, .max_batch_tokens = tokens},
-            1);
-        EXPECT_GE(plan.step, before.step) << tokens << " tokens on " << world << " ranks";
-        EXPECT_GE(plan.kernels, before.kernels) << tokens << " tokens on " << world << " ranks";
+            rank, context,
+            {.max_tokens = context_tokens, .max_sequences = 2, .max_batch_tokens = tokens}, 1);
+        EXPECT_GE(plan.step, before.step) << tokens << " tokens on " << rank.id().world << " ranks";
+        EXPECT_GE(plan.kernels, before.kernels)
+            << tokens << " tokens on " << rank.id().world << " ranks";
         before = plan;
       }
+    };
+    for (const int world : {2, 8, 16}) {
+      ModelShard rank(spec, {1, world});
+      check(rank, 100'000, {kLeastSharedTokens - 1, kLeastSharedTokens, 700});
     }
+    ModelShard third(spec, {2, 5});  // of 37 units it has 8, of 38 units 7
+    third.share_steps_from(1);
+    check(third, 480'000, {592, 595, 608});
   }
 }
 
