@@ -79,7 +79,8 @@ Json ranks_json(const std::vector<RankPlan>& ranks) {
                     {"own_bytes", rank.own_bytes},
                     {"cache_bytes", rank.cache_bytes},
                     {"scratch_bytes", rank.scratch_bytes},
-                    {"received_bytes_per_token", rank.received_bytes_per_token}});
+                    {"received_bytes_per_token", rank.received_bytes_per_token},
+                    {"received_bytes_per_prompt_token", rank.received_bytes_per_prompt_token}});
   }
   return list;
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dsv4/base/error.h"
+
 namespace dsv4 {
 
 const char* name(ExpertsPlacement placement) {
@@ -37,6 +39,24 @@ int64_t received_bytes(const Gathered& tensor, int rank) {
   return all == 0 ? 0
                   : tensor.all.bytes() / all * (all - own) +
                         tensor.all.bytes() % all * (all - own) / all;
+}
+
+void gather_runs_of_rows(Communicator& ranks, const TensorView& all, const ColumnEnds& ends,
+                         const Place& place, int64_t most_bytes) {
+  const int64_t values = all.numel(), width = all.dim(1);
+  DSV4_CHECK(std::ssize(ends) == ranks.id().world && ends.back() == all.dim(0),
+             "{}: rows up to {} of {} ranks, want {} rows of {}", to_string(place), ends.back(),
+             ends.size(), all.dim(0), ranks.id().world);
+  const TensorView row = all.reshape({1, values});
+  const int64_t most = std::max<int64_t>(1, most_bytes / item_bytes(all.dtype));
+  for (int64_t first = 0; first < values; first += most) {
+    const int64_t count = std::min(most, values - first);
+    ColumnEnds here;
+    for (const int64_t end : ends)
+      here.push_back(std::clamp<int64_t>(end * width - first, 0, count));
+    const Gathered piece[] = {{row.slice(1, first, first + count), here}};
+    ranks.gather(piece, place);
+  }
 }
 
 void Single::gather(std::span<const Gathered>, const Place&) {

@@ -73,6 +73,13 @@ class Communicator {
                            const Place& place) = 0;
 };
 
+// Every rank gets all rows of `all`, [rows, n] without gaps, of which rank r has written the rows
+// [ends[r - 1], ends[r]). They are moved as columns of one row; in several exchanges where that has
+// more than most_bytes, which an exchange can hold.
+inline constexpr int64_t kMostRowBytes = int64_t{32} << 20;
+void gather_runs_of_rows(Communicator& ranks, const TensorView& all, const ColumnEnds& ends,
+                         const Place& place, int64_t most_bytes = kMostRowBytes);
+
 // A rank whose peers are not there. The only rank of a world of one has all values already; with
 // that of several a dry run makes the calls of its step.
 class Single final : public Communicator {

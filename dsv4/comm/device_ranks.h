@@ -33,6 +33,7 @@ class RankProcesses;  // rank_processes.h
 
 // Bytes of an exchange in a step; one of more is several kernels.
 inline constexpr int64_t kExchangeWindowBytes = int64_t{32} << 20;
+static_assert(kMostRowBytes <= kExchangeWindowBytes);
 
 class DeviceRanks {
  public:

@@ -148,6 +148,30 @@ TEST(ThreadRanks, RowsComeFromTheirOwners) {
   }
 }
 
+// Runs of rows, of which some are empty, as one row that is moved whole or in pieces, some of one
+// value and some across the end of a run.
+TEST(ThreadRanks, RunsOfRowsComeFromTheirOwners) {
+  for (const int world : {1, 2, 3, 8}) {
+    for (const int64_t bytes : {int64_t{4}, int64_t{44}, int64_t{100}, kMostRowBytes}) {
+      constexpr int64_t kRows = 19, kWidth = 5;
+      ThreadRanks group(world, kLong);
+      const auto errors = on_ranks(group, [&](Communicator& ranks) {
+        const ColumnEnds ends = column_ends(world, kRows, 4);
+        const Buffer all(DType::kF32, {kRows, kWidth});
+        std::fill_n(all.as<float>(), kRows * kWidth, kUnwritten);
+        const auto own = ranks.id().rows(kRows, 4);
+        for (int64_t i = own.begin; i < own.end; ++i)
+          for (int64_t c = 0; c < kWidth; ++c) all.view().row<float>(i)[c] = value(3, i, c);
+        gather_runs_of_rows(ranks, all, ends, {"picks"}, bytes);
+        for (int64_t i = 0; i < kRows; ++i)
+          for (int64_t c = 0; c < kWidth; ++c)
+            ASSERT_EQ(all.view().row<float>(i)[c], value(3, i, c)) << i;
+      });
+      expect_none(errors);
+    }
+  }
+}
+
 // Rows by ids, of which some belong to no rank, beside columns.
 TEST(ThreadRanks, RowsComeFromTheRanksOfTheirIds) {
   for (const int world : {1, 2, 3, 5, 8}) {

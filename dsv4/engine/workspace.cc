@@ -9,6 +9,7 @@
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/engine/token_terms.h"
 #include "dsv4/model/dry_run.h"
+#include "dsv4/model/ranks.h"
 #include "dsv4/ops/model/sample/sample.h"
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
@@ -99,12 +100,23 @@ StepLimits step_limits(const CacheLimits& limits) {
 
 // The steps that reach the maxima. While the indexer would select every entry, all of them are
 // listed instead, which can take more memory than the longest context does. A device also pads
-// decode steps.
-std::vector<StepExtents> largest_steps(std::span<const CacheGroupSpec> groups, int64_t index_topk,
-                                       const CacheLimits& limits, bool captures) {
+// decode steps. A rank of several may compute more of smaller steps, of all tokens or of its share.
+std::vector<StepExtents> largest_steps(const Model& model, const CacheLimits& limits,
+                                       bool captures) {
+  const std::vector<CacheGroupSpec>& groups = model.cache_groups();
+  const int64_t index_topk = model.config().index_topk;
   std::vector<StepExtents> steps;
   if (captures) steps = CapturedSteps(groups, index_topk, limits).largest();
-  steps.push_back(largest_step(groups, step_limits(limits)));
+  const StepLimits most = step_limits(limits);
+  steps.push_back(largest_step(groups, most));
+  if (!model.id().whole()) {
+    for (const int64_t tokens :
+         {model.least_shared_tokens() - 1, tokens_of_largest_share(model.id(), most.tokens)}) {
+      StepLimits fewer = most;
+      fewer.tokens = tokens;
+      if (tokens < most.tokens) steps.push_back(largest_step(groups, fewer));
+    }
+  }
   for (const CacheGroupSpec& group : groups) {
     StepLimits listed = step_limits(limits);
     listed.context = group.ratio * index_topk + group.ratio - 1;
@@ -125,7 +137,6 @@ SampleLayout sample_layout(const ModelConfig& config, const CacheLimits& limits)
 Workspace plan_workspace(const Model& model, const Context& context, const CacheLimits& limits,
                          int threads) {
   const ModelConfig& config = model.config();
-  const std::vector<CacheGroupSpec>& groups = model.cache_groups();
   const bool host = context.device == nullptr;
   const DryContext dry(context);
   // Sizes of pools do not matter to a step: one page of each is enough.
@@ -139,7 +150,7 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
     plan.activations = std::max(plan.activations, taken.activations);
     plan.step = std::max(plan.step, taken.lists + taken.activations);
   };
-  for (StepExtents step : largest_steps(groups, config.index_topk, limits, !host)) {
+  for (StepExtents step : largest_steps(model, limits, !host)) {
     step.enters = limits.drafter;
     count(dry_run(model, dry.context(), step, cache.layers()));
   }

@@ -11,9 +11,11 @@
 namespace dsv4 {
 namespace {
 
-// Indexer queries and their weights; empty where every visible entry is attended to.
+// Indexer queries of some tokens, and weights of all; empty where every visible entry is attended
+// to.
 struct IndexQueries {
-  TensorView q, weights;  // [T, index_heads, index_dim], [T, index_heads]
+  ShardId::Rows tokens{0, 0};
+  TensorView q, weights;  // [tokens, index_heads, index_dim], [T, index_heads]
 };
 
 AttentionInArgs input_args(const Step& step, const LayerSpec& spec, const AttentionWeights& weights,
@@ -30,6 +32,7 @@ AttentionInArgs input_args(const Step& step, const LayerSpec& spec, const Attent
                        .window_rows = step.window().closed_rows,
                        .q = q,
                        .index_q = index.q,
+                       .index_first = index.tokens.begin,
                        .index_weights = index.weights};
   if (spec.kind == LayerKind::kSwa) return args;
   const EntryLists& lists = step.groups[static_cast<size_t>(spec.group)];
@@ -45,23 +48,27 @@ AttentionInArgs input_args(const Step& step, const LayerSpec& spec, const Attent
   return args;
 }
 
-// Top-k entries of each query by indexer score (docs/spec/dsv4.md 6). indices: [T, k]
+// Top-k entries of each query by indexer score (docs/spec/dsv4.md 6), in rows of its token.
+// indices: [T, k]
 void select_entries(const Step& step, const EntryLists& lists, const IndexPool& keys,
                     const IndexQueries& index, const TensorView& indices) {
   const ModelConfig& m = step.config;
+  const auto own = [&](const auto& view) {
+    return view.slice(0, index.tokens.begin, index.tokens.end);
+  };
   index_select(step.context,
                {.q = index.q,
-                .weights = index.weights,
+                .weights = own(index.weights),
                 .weight_scale = 1.f / std::sqrt(static_cast<float>(m.index_dim * m.index_heads)),
                 .keys = keys,
                 .pages = lists.pages,
-                .sequence = step.sequence,
-                .visible = lists.visible,
+                .sequence = own(step.sequence),
+                .visible = own(lists.visible),
                 .max_visible = lists.max_visible,
-                .indices = indices,
+                .indices = own(indices),
                 // The step's lists are on the device before its first kernel, and keys that earlier
                 // steps closed were there before.
-                .settled = lists.settled});
+                .settled = own(lists.settled)});
 }
 
 }  // namespace
@@ -103,11 +110,15 @@ void run_attention(Step& step, const LayerSpec& spec, const AttentionWeights& we
     const Scratch::Scope index_scope(step.scratch);
     IndexQueries index;
     if (select) {
-      index = {.q = step.activation({t, m.index_heads, m.index_dim}),
+      const ShardId::Rows tokens = own_tokens(step);
+      // Memory for all tokens, so that a step with shares takes no less than a smaller one without.
+      index = {.tokens = tokens,
+               .q = step.activation({t, m.index_heads, m.index_dim}).slice(0, 0, tokens.count()),
                .weights = step.activation({t, m.index_heads})};
     }
     attention_in(step.context, input_args(step, spec, weights, freqs, cache, index, boundary, q));
     if (select) select_entries(step, *lists, cache.keys, index, chosen);
+    if (select && !step.token_ends.empty()) gather_picks(step, chosen);
   }
   if (select) compressed.indices = chosen, compressed.early = false;
   if (compressed.indices.rank > 0) compressed.indices = compressed.indices.unsqueeze(1);

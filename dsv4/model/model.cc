@@ -21,7 +21,8 @@ ModelShard::ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id, Drafte
     : spec_(std::move(spec)),
       id_(id),
       weights_(load_weights(checkpoint(), config(), id, wanted, spec_->placement())),
-      rope_(make_rope_tables(config(), weights_.widened)) {
+      rope_(make_rope_tables(config(), weights_.widened)),
+      least_shared_tokens_(kLeastSharedTokens) {
 }
 
 ModelShard ModelShard::load(const std::string& folder, DrafterKind wanted) {
@@ -61,6 +62,11 @@ void ModelShard::lead(std::vector<std::shared_ptr<ModelShard>> others) {
   others_ = std::move(others);
 }
 
+void ModelShard::share_steps_from(int64_t tokens) {
+  least_shared_tokens_ = std::max(tokens, kSharedTokensUnit + 1);
+  for (const auto& other : others_) other->share_steps_from(tokens);
+}
+
 ModelShard ModelShard::blank(const std::string& what, const ModelConfig& config,
                              const std::map<std::string, TensorMeta>& tensors,
                              const Checkpoint::Fill& fill, DrafterKind wanted) {
@@ -86,6 +92,7 @@ void ModelShard::forward(Step& step, std::span<const LayerCache> caches, const T
   DSV4_CHECK(std::ssize(caches) == std::ssize(schedule()) + blocks,
              "{} caches for {} layers and {} of a drafter", caches.size(), layers, blocks);
   const Scratch::Scope scope(step.scratch);
+  step.token_ends = share_tokens(step, least_shared_tokens_);
   HyperStreams hyper = step.enters == DrafterKind::kMtp
                            ? HyperStreams(step, drafter.streams.slice(0, 0, step.num_tokens))
                            : HyperStreams(step);

@@ -80,6 +80,11 @@ class ModelShard {
   // and after the last one how likely each is to hold: [n, 1] f32, before the sigmoid.
   void confidences(Step& step, const BlockGuesses& guesses, const TensorView& out) const;
 
+  // Ranks share out the selection of entries in steps of at least so many tokens (ranks.h). Set it
+  // before the first step, equal on all ranks; here also on others().
+  void share_steps_from(int64_t tokens);
+  int64_t least_shared_tokens() const { return least_shared_tokens_; }
+
   // The device that holds the tensors that forward() reads; null: the host.
   Device* device() const { return device_.get(); }
   const std::shared_ptr<Device>& shared_device() const { return device_; }
@@ -130,6 +135,7 @@ class ModelShard {
   std::vector<std::shared_ptr<ModelShard>> others_;
   std::shared_ptr<RankProcesses> processes_;
   std::shared_ptr<ExpertStore> expert_store_;
+  int64_t least_shared_tokens_;
 };
 
 // What the engine runs: a whole model, or rank 0, which leads the others of its world.

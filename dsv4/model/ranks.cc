@@ -1,9 +1,13 @@
 #include "dsv4/model/ranks.h"
 
+#include <algorithm>
+
+#include "dsv4/base/bits.h"
 #include "dsv4/model/weight_table.h"
 #include "dsv4/ops/model/embed/embed.h"
 #include "dsv4/ops/model/moe/moe_hidden.h"
 #include "dsv4/ops/parts/linear/projection.h"
+#include "dsv4/ops/parts/quant/quant.h"
 
 namespace dsv4 {
 namespace {
@@ -24,6 +28,32 @@ void gather(const Step& step, const TensorView& all, const ColumnEnds& ends, con
 
 }  // namespace
 
+ColumnEnds share_tokens(const Step& step, int64_t least) {
+  // A rank with all tokens could take other kernels than those without.
+  if (step.ranks == nullptr || step.num_tokens < std::max(least, kSharedTokensUnit + 1)) return {};
+  return column_ends(step.ranks->id().world, step.num_tokens, kSharedTokensUnit);
+}
+
+int64_t tokens_of_largest_share(ShardId id, int64_t tokens) {
+  const auto share = [&](int64_t t) { return id.rows(t, kSharedTokensUnit).count(); };
+  const int64_t units = ceil_div(tokens, kSharedTokensUnit);
+  int64_t best = tokens;
+  // The share grows with every `world` units.
+  for (int64_t u = units - 1; u > 0 && u > units - id.world; --u)
+    if (share(u * kSharedTokensUnit) > share(best)) best = u * kSharedTokensUnit;
+  return best;
+}
+
+ShardId::Rows own_tokens(const Step& step) {
+  if (step.token_ends.empty()) return {0, step.num_tokens};
+  const int rank = step.ranks->id().rank;
+  return {first_column(step.token_ends, rank), step.token_ends[static_cast<size_t>(rank)]};
+}
+
+void gather_picks(const Step& step, const TensorView& picks) {
+  gather_runs_of_rows(*step.ranks, picks, step.token_ends, {"gather picks", step.layer});
+}
+
 void embed_of_ranks(const Step& step, const ConstTensorView& table, const TensorView& streams) {
   const Scratch::Scope scope(step.scratch);
   const TensorView rows = step.scratch.take(step.act, {step.num_tokens, step.config.hidden_size});
@@ -34,6 +64,39 @@ void embed_of_ranks(const Step& step, const ConstTensorView& table, const Tensor
   // An embedding lookup copies a row into every stream.
   embed(step.context, {.ids = step.own.in_order, .table = rows, .out = streams});
 }
+
+namespace {
+
+constexpr int64_t kQ8 = Projection::kActivationColumns;
+
+// Whether u travels as the Q8 codes that its product takes, half the bytes, of which every rank
+// makes its own: in steps of many tokens, whose exchanges are as long as their bytes.
+bool travels_as_codes(const Step& step, const WeightView& wo_b) {
+  return !step.token_ends.empty() && step.official() && wo_b.quantized_activations() &&
+         step.config.o_lora_rank % kQ8 == 0;
+}
+
+// y = u w^T of own columns; of u the own ones are written. groups: ends of its columns
+void product_of_codes(const Step& step, const TensorView& u, const ColumnEnds& groups,
+                      const WeightView& w, const TensorView& y) {
+  const ShardId id = step.ranks->id();
+  const int64_t t = u.dim(0), k = u.dim(1);
+  ColumnEnds blocks;
+  for (const int64_t end : groups) blocks.push_back(end / kQ8);
+  const TensorView codes = step.scratch.take(DType::kE4M3, {t, k});
+  const TensorView scales = step.scratch.take(DType::kE8M0, {t, k / kQ8});
+  if (const TensorView own = columns_of(u, id, groups); own.dim(1) > 0)
+    quantize_q8(step.context, {.x = own,
+                               .codes = columns_of(codes, id, groups),
+                               .scales = columns_of(scales, id, blocks),
+                               .group = kQ8});
+  // One after the other: an exchange of both would move the codes in units of the few scales.
+  gather(step, codes, groups, {"gather codes of u", step.layer});
+  gather(step, scales, blocks, {"gather scales of u", step.layer});
+  if (w.n > 0) linear(step.context, {.x = codes, .x_scale = scales, .weight = w, .out = y});
+}
+
+}  // namespace
 
 void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
                             const ConstTensorView& o, const TensorView& y) {
@@ -49,11 +112,14 @@ void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
                           .out = columns_of(u, id, groups),
                           .groups = weights.wo_a.n / m.o_lora_rank});
   }
-  gather(step, u, groups, {"gather u", step.layer});
   const ColumnEnds columns = ends_of_blocks(step, m.hidden_size);
-  if (weights.wo_b.n > 0) {
+  const TensorView own = columns_of(y, id, columns);
+  if (travels_as_codes(step, weights.wo_b)) {
+    product_of_codes(step, u, groups, weights.wo_b, own);
+  } else {
+    gather(step, u, groups, {"gather u", step.layer});
     const ProjectionScope codes(step.context);
-    Projection(step.context, u).into(weights.wo_b, columns_of(y, id, columns));
+    if (weights.wo_b.n > 0) Projection(step.context, u).into(weights.wo_b, own);
   }
   gather(step, y, columns, {"gather y of attention", step.layer});
 }

@@ -2,7 +2,9 @@
 // both sides of each (docs/spec/several-gpus.md 2.3):
 //
 //   embedding   rows of the table      -> all rows            -> streams
+//   picks       of own tokens          -> of all tokens       -> the entries that they attend to
 //   u           o wo_a^T, own groups   -> all columns         -> own columns of y = u wo_b^T
+//               (in steps of many tokens Q8 of it)
 //   y           own columns            -> all columns         -> the next boundary
 //   h           own columns of every token and expert         -> own columns of w2 h
 //   y           own columns            -> all columns         -> the next boundary
@@ -12,8 +14,9 @@
 //   logits      own columns            -> all columns, on rank 0 alone
 //
 // Every value is computed by its owner with the op of a step on one rank, and copied. Router,
-// caches, indexer and hyper-connections run on all ranks with the same inputs, so that they agree
-// bit for bit. step.ranks is set; the shapes of the rank's weights say what it owns.
+// caches, index keys and hyper-connections run on all ranks with the same inputs, so that they
+// agree bit for bit. step.ranks is set; the shapes of the rank's weights say what it owns. Picks
+// are exchanged in steps of many tokens; in others every rank selects for all of them.
 
 #pragma once
 
@@ -21,6 +24,26 @@
 #include "dsv4/model/weights.h"
 
 namespace dsv4 {
+
+// Steps of so many tokens or more: what ranks save then is more than the exchange takes
+// (docs/spec/several-gpus.md 3.4).
+inline constexpr int64_t kLeastSharedTokens = 512;
+// Tokens are dealt out in units that keep rows of all dtypes aligned.
+inline constexpr int64_t kSharedTokensUnit = 16;
+
+// Step::token_ends for steps of at least `least` tokens, and two units; a rank may get none. They
+// follow from the size of the step alone, so that all ranks agree.
+ColumnEnds share_tokens(const Step& step, int64_t least);
+
+// Of steps of up to so many tokens one in which the rank's share is largest: with a unit more in the
+// step, a rank may have one less.
+int64_t tokens_of_largest_share(ShardId id, int64_t tokens);
+
+// The tokens that this rank selects entries for.
+ShardId::Rows own_tokens(const Step& step);
+
+// picks: [T, k] I32, of which this rank has written the rows of own_tokens(). With token_ends.
+void gather_picks(const Step& step, const TensorView& picks);
 
 // table: the rank's rows; streams: [T, m, D]
 void embed_of_ranks(const Step& step, const ConstTensorView& table, const TensorView& streams);

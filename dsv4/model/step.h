@@ -104,7 +104,10 @@ struct Step {
   const WeightView* draft_head = nullptr;
   // How a rank of several exchanges values with the others (ranks.h). Null: it is alone.
   Communicator* ranks = nullptr;
-  RankLists own;       // with ranks
+  RankLists own;  // with ranks
+  // Where the tokens of each rank end [world], in a step of which every rank selects entries for
+  // some of the tokens (ranks.h); empty: each does so for all of them.
+  ColumnEnds token_ends;
   int64_t layer = -1;  // that is computed at present, for errors of exchanges and for waves
   // Null: the step brings the experts that it chose itself, where the model's are fetched.
   ExpertWaves* waves = nullptr;

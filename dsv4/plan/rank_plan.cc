@@ -1,5 +1,7 @@
 #include "dsv4/plan/rank_plan.h"
 
+#include <algorithm>
+
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_weights.h"
 #include "dsv4/engine/model_cache.h"
@@ -44,14 +46,23 @@ class Skip final : public Observer {
   }
 };
 
-int64_t received_per_token(const ModelShard& shard, Numerics numerics) {
+int64_t received_per_token(const ModelShard& shard, Numerics numerics, const StepExtents& step) {
   Skip skip;
   const Context context{.numerics = numerics, .observer = &skip};
   const ModelCache cache(shard.config(), numerics, {.max_tokens = 1, .max_batch_tokens = 1},
                          unmapped_memory());
   CountReceived count(shard.id());
-  dry_run(shard, context, decode_step(shard.cache_groups(), 1, 1), cache.layers(), &count);
-  return count.bytes();
+  dry_run(shard, context, step, cache.layers(), &count);
+  return count.bytes() / step.tokens;
+}
+
+StepExtents prompt_step(const ModelShard& shard) {
+  constexpr int64_t kTokens = 4096;
+  int64_t listed = 0;  // tokens whose entries are all attended to
+  for (const CacheGroupSpec& group : shard.cache_groups())
+    if (group.has_index) listed = std::max(listed, group.ratio * shard.config().index_topk);
+  return largest_step(shard.cache_groups(),
+                      {.tokens = kTokens, .sequences = 1, .context = listed + kTokens});
 }
 
 int64_t tensor_bytes(const std::vector<TensorPlace>& places) {
@@ -84,7 +95,10 @@ std::vector<RankPlan> plan_ranks(const ModelConfig& config, const ConvertList& w
          .own_bytes = tensor_bytes(places),
          .cache_bytes = cache,
          .scratch_bytes = plan_workspace(shard, {.numerics = request.numerics}, limits, 0).step,
-         .received_bytes_per_token = received_per_token(shard, request.numerics)});
+         .received_bytes_per_token =
+             received_per_token(shard, request.numerics, decode_step(shard.cache_groups(), 1, 1)),
+         .received_bytes_per_prompt_token =
+             received_per_token(shard, request.numerics, prompt_step(shard))});
     together += ranks.back().own_bytes;
   }
   ModelShard whole(spec);

@@ -16,9 +16,12 @@ struct RankPlan {
   int64_t own_bytes = 0;      // of these tensors: rows and experts that no other rank has
   int64_t cache_bytes = 0;    // all of it: every rank has the whole cache
   int64_t scratch_bytes = 0;  // lists and temporaries of a step, as a rank on the CPU reserves them
-  // Values that it receives for each token of a step from the others, without logits; rows of whole
-  // experts as if all were chosen equally often.
+  // Values that it receives for each token of a decode step from the others, without logits; rows
+  // of whole experts as if all were chosen equally often.
   int64_t received_bytes_per_token = 0;
+  // And for each token of a prompt so long that the indexer chooses, in steps of 4,096 tokens:
+  // with the picks for others' tokens.
+  int64_t received_bytes_per_prompt_token = 0;
 };
 
 // Throws what plan_memory() does, and kUnsupported naming a weight that cannot be divided.

@@ -81,8 +81,12 @@ TEST(RankPlan, BytesThatARankReceives) {
   const ConvertList list =
       convert_list(stored_tensors(official_tensor_list(config, false)), {}, config.o_groups);
   const int64_t u = 8192 * 2, y = 4096 * 2, h = 7 * 2048 * 2, sum = 4096 * 4, embedding = 4096 * 2;
-  for (const RankPlan& rank : plan_ranks(config, list, {.context = 4096}, 4))
+  // In a prompt also what the 21 indexers pick for three of four tokens, and Q8 of u.
+  const int64_t picks = 21 * 512 * 4 * 3 / 4, codes = 43 * (8192 + 64 - u) * 3 / 4;
+  for (const RankPlan& rank : plan_ranks(config, list, {.context = 4096}, 4)) {
     EXPECT_EQ(rank.received_bytes_per_token, 43 * (u + y + h + sum) * 3 / 4 + embedding);
+    EXPECT_EQ(rank.received_bytes_per_prompt_token, rank.received_bytes_per_token + picks + codes);
+  }
   // Whole experts: rows of six experts, where one in four is the rank's own, and h of the shared.
   const int64_t rows = 6 * 4096 * 2, shared_h = 2048 * 2;
   for (const RankPlan& rank : plan_ranks(config, list, {.context = 4096, .placement = kWhole}, 4))

@@ -75,6 +75,7 @@ TEST_F(CliRanks, PlanShowsEveryRank) {
     EXPECT_LT(rank.at("weights_bytes"), plan.at("weights_bytes"));
     EXPECT_EQ(rank.at("cache_bytes"), plan.at("cache_bytes"));
     EXPECT_GT(rank.at("received_bytes_per_token"), 0);
+    EXPECT_GT(rank.at("received_bytes_per_prompt_token"), 0);
   }
   // Two groups of heads and two blocks of an expert's rows: rank 0 of four owns none of them.
   EXPECT_LT(plan.at("ranks")[0].at("own_bytes"), plan.at("ranks")[1].at("own_bytes"));

@@ -111,6 +111,26 @@ TEST_P(DeviceRanksTest, GatherGivesEveryRankEveryColumn) {
   }
 }
 
+// Runs of rows as one row, whole where it fits the window, else in pieces.
+TEST_P(DeviceRanksTest, RunsOfRowsComeFromTheirOwners) {
+  DeviceRanks group(devices(), kWindow, kLong);
+  for (int64_t step = 0; step < 6; ++step) {
+    const int64_t rows = step % 3 == 0 ? 1 : 37 * (1 + step), n = step % 2 == 0 ? 512 : 23;
+    const ColumnEnds ends = column_ends(world(), rows, 16);
+    Tensors all(devices(), rows, n);
+    all.write(step, [&](int r, int64_t row, int64_t) {
+      return row >= first_column(ends, r) && row < ends[static_cast<size_t>(r)];
+    });
+    for (int r = 0; r < world(); ++r)
+      gather_runs_of_rows(group.rank(r), all.of_rank[static_cast<size_t>(r)], ends, {"runs", step},
+                          kWindow);
+    wait();
+    ASSERT_NO_THROW(group.check());
+    for (size_t r = 0; r < all.of_rank.size(); ++r)
+      ASSERT_EQ(all.wrong(r, step), 0) << "rank " << r << ", [" << rows << ", " << n << "]";
+  }
+}
+
 TEST_P(DeviceRanksTest, RootGetsTheColumnsAndRowsComeFromTheirOwners) {
   DeviceRanks group(devices(), kWindow, kLong);
   const int64_t rows = 9, n = 332;

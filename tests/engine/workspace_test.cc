@@ -7,7 +7,11 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/engine/executor.h"
+#include "dsv4/model/ranks.h"
 #include "tests/harness/tiny_model.h"
 
 namespace dsv4 {
@@ -136,13 +140,51 @@ TEST_F(WorkspacePlan, IsNeverExceeded) {
   }
 }
 
-// The plan needs no weights, so it can use the released dims.
-TEST_F(WorkspacePlan, GrowsWithEveryLimit) {
+// V4-Flash, of which nothing is read.
+std::shared_ptr<const ModelSpec> flash_spec() {
   const ModelConfig config = released_config("flash");
   std::map<std::string, TensorMeta> tensors;
   for (const NamedTensor& tensor : official_tensor_list(config, false))
     tensors.emplace(tensor.name, tensor.meta);
-  const Model flash = Model::shapes("flash", config, tensors);
+  return std::make_shared<const ModelSpec>(config, Checkpoint::shapes("flash", tensors));
+}
+
+// A rank has less to compute in a step whose tokens are shared out than in one of a few tokens
+// less, and its share may shrink when a unit is added. Its memory suffices for all.
+TEST_F(WorkspacePlan, OfARankSufficesForSmallerSteps) {
+  const std::shared_ptr<const ModelSpec> spec = flash_spec();
+  std::vector<Context> contexts = {{}};
+#if DSV4_CUDA
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
+  contexts.push_back({.device = hopper.get()});
+#endif
+  for (const Context& context : contexts) {
+    const auto check = [&](ModelShard& rank, int64_t context_tokens,
+                           std::initializer_list<int64_t> steps) {
+      Workspace before;
+      for (const int64_t tokens : steps) {
+        const Workspace plan = plan_workspace(
+            rank, context,
+            {.max_tokens = context_tokens, .max_sequences = 2, .max_batch_tokens = tokens}, 1);
+        EXPECT_GE(plan.step, before.step) << tokens << " tokens on " << rank.id().world << " ranks";
+        EXPECT_GE(plan.kernels, before.kernels)
+            << tokens << " tokens on " << rank.id().world << " ranks";
+        before = plan;
+      }
+    };
+    for (const int world : {2, 8, 16}) {
+      ModelShard rank(spec, {1, world});
+      check(rank, 100'000, {kLeastSharedTokens - 1, kLeastSharedTokens, 700});
+    }
+    ModelShard third(spec, {2, 5});  // of 37 units it has 8, of 38 units 7
+    third.share_steps_from(1);
+    check(third, 480'000, {592, 595, 608});
+  }
+}
+
+// The plan needs no weights, so it can use the released dims.
+TEST_F(WorkspacePlan, GrowsWithEveryLimit) {
+  const Model flash(flash_spec());
   const CacheLimits base{.max_tokens = 4096, .max_sequences = 4, .max_batch_tokens = 256};
   const int64_t least = plan_workspace(flash, {}, base, 2).total();
   const auto total = [&](int64_t tokens, int sequences, int64_t batch, int64_t rows, int threads) {

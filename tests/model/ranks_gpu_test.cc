@@ -73,6 +73,7 @@ Model unplaced(const std::string& name, ExpertsPlacement placement, ShardId id, 
 }
 
 void place(Model& model, const std::string& name, const Devices& devices, const Context& context) {
+  model.share_steps_from(1);  // those of more than 16 tokens
   if (name != "demo") return make_on_devices(model, devices, 3, 0, context);
   move_to_devices(
       model, devices, [](int64_t, int64_t) {}, 0, context);
@@ -266,19 +267,43 @@ std::vector<Bytes> caches_of(const Model& model, Executor& executor) {
 
 // One sequence in chunks. eager: no step is captured
 Trace run_chunks(const Model& model, const Context& context, int64_t tokens, int64_t chunk,
-                 bool eager) {
+                 bool eager, Work::Logits wanted = Work::Logits::kAll) {
   const std::vector<int32_t> ids = random_ids(tokens, model.config().vocab_size, 1);
+  const int64_t rows = wanted == Work::Logits::kAll ? chunk : 1;
   Executor executor(model, context,
-                    {.max_tokens = tokens, .max_batch_tokens = chunk, .max_logits_rows = chunk});
+                    {.max_tokens = tokens, .max_batch_tokens = chunk, .max_logits_rows = rows});
   RunCalls run_calls;
   if (eager) executor.observe(&run_calls);
   const SeqId seq = executor.cache().open();
   Trace trace;
   for (int64_t first = 0; first < tokens; first += chunk) {
     const auto count = static_cast<size_t>(std::min(chunk, tokens - first));
-    const Work work{seq, std::span(ids).subspan(static_cast<size_t>(first), count),
-                    Work::Logits::kAll};
+    const Work work{seq, std::span(ids).subspan(static_cast<size_t>(first), count), wanted};
     const ConstTensorView logits = executor.run({&work, 1});
+    append(trace.logits, logits.data, logits.bytes());
+  }
+  trace.caches = caches_of(model, executor);
+  return trace;
+}
+
+// Captured steps of 20 tokens whose entries are chosen, after prompts of different lengths.
+Trace run_many(const Model& model, const Context& context) {
+  constexpr int64_t kSequences = 20;
+  const int64_t prompt = 4 * model.config().index_topk, most = prompt + kSequences;
+  const std::vector<int32_t> ids = random_ids(most, model.config().vocab_size, 9);
+  Executor executor(
+      model, context,
+      {.max_tokens = most + 8, .max_sequences = kSequences, .max_batch_tokens = most});
+  std::vector<Work> work;
+  for (int64_t i = 0; i < kSequences; ++i) {
+    const auto length = static_cast<size_t>(prompt + i);
+    work.push_back({executor.cache().open(), std::span(ids).first(length), Work::Logits::kLast});
+    executor.run({&work.back(), 1});
+    work.back().ids = std::span(ids).subspan(length, 1);
+  }
+  Trace trace;
+  for (int step = 0; step < 8; ++step) {
+    const ConstTensorView logits = executor.run(work);
     append(trace.logits, logits.data, logits.bytes());
   }
   trace.caches = caches_of(model, executor);
@@ -354,6 +379,10 @@ std::map<std::string, Trace> run_all(const Model& model, const Context& context,
   traces["captured"] = run_chunks(model, context, 40, 1, false);
   traces["eager"] = run_chunks(model, context, 40, 1, true);
   traces["batches"] = run_batches(model, context, 60, false);
+  // Long enough that the indexer chooses among the entries: 2,600 tokens of V4-Flash.
+  const int64_t topk = model.config().index_topk, tokens = 4 * topk + 552;
+  traces["long"] = run_chunks(model, context, tokens, tokens * 2 / 5, true, Work::Logits::kLast);
+  if (topk < 100) traces["many"] = run_many(model, context);
   return traces;
 }
 

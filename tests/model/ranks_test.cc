@@ -48,9 +48,17 @@ std::shared_ptr<const ModelSpec> spec_of(const std::string& name, ExpertsPlaceme
 
 // What a run leaves behind.
 struct Trace {
-  Bytes logits;               // of every token
-  std::vector<Bytes> caches;  // [world]: all pools and states
+  Bytes logits;                   // of every token
+  std::vector<Bytes> caches;      // [world]: all pools and states
+  std::vector<int64_t> received;  // [world]: bytes of other ranks
 };
+
+std::vector<int64_t> received_by(Executor& executor) {
+  std::vector<int64_t> bytes;
+  for (const RankStats& stats : executor.runner().rank_stats())
+    bytes.push_back(stats.received_bytes);
+  return bytes;
+}
 
 void append(Bytes& bytes, const std::byte* data, int64_t count) {
   bytes.insert(bytes.end(), data, data + count);
@@ -88,6 +96,7 @@ Trace run_chunks(const Model& model, Numerics numerics, int64_t tokens, int64_t 
     append(trace.logits, logits.data, logits.bytes());
   }
   trace.caches = caches_of(executor);
+  trace.received = received_by(executor);
   return trace;
 }
 
@@ -156,8 +165,12 @@ constexpr int kWorlds[] = {2, 3, 4, 5};
 TEST_P(Ranks, GiveTheBitsOfOneRank) {
   const Numerics numerics = GetParam().numerics;
   const auto run_all = [&](int world, const auto& use) {
-    const Model model = ModelShard::of_ranks(spec_, world);
+    Model model = ModelShard::of_ranks(spec_, world);
     use("whole", run_chunks(model, numerics, 300, 300));
+    // Picks by shares of the tokens, where a step has more than 16.
+    model.share_steps_from(1);
+    use("shares", run_chunks(model, numerics, 300, 300));
+    use("shares of 33", run_chunks(model, numerics, 181, 33));
     use("batch", run_batch(model, numerics));
     if (world <= 3) use("in sevens", run_chunks(model, numerics, 280, 7));
     if (world != 3) use("token by token", run_chunks(model, numerics, 40, 1));
@@ -200,6 +213,50 @@ TEST(RanksRun, WholeExpertsOfAnyNumberOfRanks) {
   };
   expect_bits("models/demo", {6, 7, 8});
   expect_bits("random pro", {6, 7});
+}
+
+// The bytes of a step with shares, less those of one without: each rank gets the picks of the
+// others' tokens, 64 of 4 bytes for each token and layer with an indexer, and of others' columns of
+// u codes and scales instead of bf16. 300 tokens of the demo are 19 units of 16.
+TEST(RanksRun, PicksAndCodesOfOthersAreReceived) {
+  const auto spec = ModelSpec::load("models/demo");
+  const ModelConfig& m = spec->config();
+  const auto indexed = std::ranges::count(spec->schedule(), LayerKind::kCsa, &LayerSpec::kind);
+  ASSERT_GT(indexed, 0);
+  const std::map<int, std::vector<int64_t>> own = {
+      {2, {144, 156}}, {3, {96, 96, 108}}, {5, {48, 64, 64, 64, 60}}};
+  for (const auto& [world, tokens] : own) {
+    Model model = ModelShard::of_ranks(spec, world);
+    const Trace all = run_chunks(model, Numerics::kOfficial, 300, 300);
+    model.share_steps_from(300);
+    const Trace shares = run_chunks(model, Numerics::kOfficial, 300, 300);
+    model.share_steps_from(301);
+    EXPECT_EQ(run_chunks(model, Numerics::kOfficial, 300, 300).received, all.received);
+    for (size_t rank = 0; rank < tokens.size(); ++rank) {
+      const ShardId id{static_cast<int>(rank), world};
+      const int64_t picks = indexed * (300 - tokens[rank]) * m.index_topk * 4;
+      const int64_t blocks =
+          (m.o_groups - id.rows(m.o_groups, 1).count()) * m.o_lora_rank / 128 * m.num_layers;
+      EXPECT_EQ(shares.received[rank] - all.received[rank],
+                picks + 300 * blocks * (128 + 1 - 2 * 128))
+          << rank << " of " << world;
+    }
+    expect_same(shares, all, fmt::format("{} ranks", world));
+  }
+}
+
+// At the number of tokens from which on ranks share by themselves, and one below it.
+TEST(RanksRun, SharesOfALongPrompt) {
+  const auto spec = spec_of("random pro", kSliced);
+  const int64_t least = ModelShard::of_ranks(spec, 1).least_shared_tokens();
+  for (const int64_t chunk : {least - 1, least}) {
+    const auto run = [&](int world) {
+      return run_chunks(ModelShard::of_ranks(spec, world), Numerics::kOfficial, least + 20, chunk);
+    };
+    const Trace want = run(1);
+    for (const int world : {2, 3})
+      expect_same(run(world), want, fmt::format("chunks of {}", chunk));
+  }
 }
 
 // Bits do not depend on the threads of each rank either.

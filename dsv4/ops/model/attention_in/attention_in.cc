@@ -51,9 +51,11 @@ void check_entries(const AttentionInArgs& args) {
 }
 
 void check_index_queries(const AttentionInArgs& args) {
-  Dim t("t", args.x.dim(0)), heads("index_heads"), width("index_dim");
+  Dim t("t", args.x.dim(0)), n("n"), heads("index_heads"), width("index_dim");
   const IndexerWeights& w = args.weights.indexer;
-  expect("index_q", args.index_q, {DType::kF32, DType::kBF16}, {t, heads, width});
+  expect("index_q", args.index_q, {DType::kF32, DType::kBF16}, {n, heads, width});
+  DSV4_CHECK(args.index_first >= 0 && args.index_first + *n <= *t,
+             "index_q of {} tokens from {} on, of {}", *n, args.index_first, *t);
   expect("index_weights", args.index_weights, {DType::kF32, DType::kBF16}, {t, heads});
   DSV4_CHECK(args.index_q.is_contiguous(), "index_q must be contiguous, got {}",
              to_string(args.index_q));
@@ -89,11 +91,12 @@ Cost cost(const AttentionInArgs& args) {
   const auto t = static_cast<double>(args.x.dim(0));
   Cost cost{.bytes = static_cast<double>(args.x.bytes() + args.q.bytes())};
   if (is_given(args.boundary)) cost += hc_boundary.cost(args.boundary);
-  const auto add = [&](const WeightView& weight) {
+  const auto add_for = [&](double tokens, const WeightView& weight) {
     cost.bytes += static_cast<double>(weight.bytes());
     cost.weight_bytes += static_cast<double>(weight.bytes());
-    cost.flops += 2.0 * t * static_cast<double>(weight.n * weight.k);
+    cost.flops += 2.0 * tokens * static_cast<double>(weight.n * weight.k);
   };
+  const auto add = [&](const WeightView& weight) { add_for(t, weight); };
   const auto add_rows = [&](int64_t rows, int64_t row_bytes) {
     cost.bytes += static_cast<double>(rows * row_bytes);
   };
@@ -110,7 +113,8 @@ Cost cost(const AttentionInArgs& args) {
              args.keys.packed() ? args.keys.layout.page_bytes(1) : 4 * width);
   }
   if (args.index_q.rank > 0) {
-    add(w.indexer.wq_b), add(w.indexer.weights_proj);
+    add_for(static_cast<double>(args.index_q.dim(0)), w.indexer.wq_b);
+    add(w.indexer.weights_proj);
     cost.bytes += static_cast<double>(args.index_q.bytes() + args.index_weights.bytes());
   }
   return cost;

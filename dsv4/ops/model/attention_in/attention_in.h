@@ -71,9 +71,12 @@ struct AttentionInArgs {
   IndexPool keys;
   StatePool index_state;
 
-  TensorView q;              // [t, h, d] f32|bf16, contiguous
-  TensorView index_q;        // [t, index_heads, index_dim] f32|bf16, contiguous; rank 0: not wanted
-  TensorView index_weights;  // [t, index_heads] f32|bf16, with index_q
+  TensorView q;  // [t, h, d] f32|bf16, contiguous
+  // [n, index_heads, index_dim] f32|bf16, contiguous: of the tokens from index_first on, of which
+  // the caller may want some alone; rank 0: not wanted
+  TensorView index_q;
+  int64_t index_first = 0;
+  TensorView index_weights;  // [t, index_heads] f32|bf16 of all tokens, with index_q
 };
 
 extern const Op<AttentionInArgs> attention_in;

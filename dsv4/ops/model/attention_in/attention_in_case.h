@@ -20,7 +20,7 @@ struct AttentionInWant {
   std::vector<double> q;                       // [t, h, d]
   std::vector<double> window, entries, keys;   // [rows that are written, width]
   std::vector<double> state, index_state;      // of the whole pools
-  std::vector<double> index_q, index_weights;  // [t, index_heads, index_dim], [t, index_heads]
+  std::vector<double> index_q, index_weights;  // [n, index_heads, index_dim], [t, index_heads]
 };
 
 AttentionInWant attention_in_oracle(const Context& context, const AttentionInArgs& args);
@@ -37,10 +37,11 @@ struct TokenRun {
 
 struct AttentionInShape {
   std::vector<TokenRun> runs;
-  int ratio = 0;           // 0: a layer without compression
-  bool has_index = false;  // an indexer, and entries that overlap
-  bool select = false;     // indexer queries are wanted
-  int64_t spare = 0;       // tokens and entries that no run fills
+  int ratio = 0;                               // 0: a layer without compression
+  bool has_index = false;                      // an indexer, and entries that overlap
+  bool select = false;                         // indexer queries are wanted
+  int64_t index_first = 0, index_tokens = -1;  // of these tokens alone; -1: of all
+  int64_t spare = 0;                           // tokens and entries that no run fills
   int64_t hidden = 256, rank = 192, heads = 4, index_heads = 2;
   KvLayout row{.nope = 64, .rope = 64};
   int index_dim = 64;
@@ -212,7 +213,9 @@ void AttentionInBuilder<Memory, Random, Weight>::indexer() {
                           .weights_proj = weight_(false, s_.index_heads, s_.hidden),
                           .compressor = compressor_weights(args.index_state.layout)};
   if (!s_.select) return;
-  args.index_q = memory_.output(dtype_, {s_.tokens(), s_.index_heads, s_.index_dim});
+  const int64_t wanted = s_.index_tokens < 0 ? s_.tokens() : s_.index_tokens;
+  args.index_q = memory_.output(dtype_, {wanted, s_.index_heads, s_.index_dim});
+  args.index_first = s_.index_first;
   args.index_weights = memory_.output(dtype_, {s_.tokens(), s_.index_heads});
 }
 

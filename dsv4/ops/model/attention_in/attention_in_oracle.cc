@@ -99,10 +99,11 @@ Buffer transformed(const Steps& steps, Buffer x) {
 
 Vector index_queries(const Steps& steps, const Buffer& c) {
   const AttentionInArgs& args = steps.args;
-  const int64_t t = args.index_q.dim(0), h = args.index_q.dim(1), d = args.index_q.dim(2);
-  const Buffer product = steps.projected(c, args.weights.indexer.wq_b);
-  const Vector rotated = steps.rotated(product, h, args.positions);
-  const Buffer q = transformed(steps, steps.stored({t * h, d}, rotated));
+  const int64_t n = args.index_q.dim(0), h = args.index_q.dim(1), d = args.index_q.dim(2);
+  const int64_t first = args.index_first, last = first + n;
+  const Buffer product = steps.projected(c.view().slice(0, first, last), args.weights.indexer.wq_b);
+  const Vector rotated = steps.rotated(product, h, args.positions.slice(0, first, last));
+  const Buffer q = transformed(steps, steps.stored({n * h, d}, rotated));
   if (!steps.official()) return rotated;
   return fake_quant_oracle(
       {.x = q, .out = q, .format = FakeQuantFormat::kS4, .group = IndexLayoutFp4::kGroup});

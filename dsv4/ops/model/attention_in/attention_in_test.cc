@@ -29,7 +29,12 @@ AttentionInArgs one_token(const AttentionInArgs& a, int64_t i, const Shape& shap
   if (shape.boundary) one.boundary = test::one_token(a.boundary, i);
   one.x = row(a.x), one.positions = row(a.positions), one.window_rows = row(a.window_rows);
   one.q = row(a.q);
-  if (shape.select) one.index_q = row(a.index_q), one.index_weights = row(a.index_weights);
+  if (shape.select) {
+    const int64_t at = i - a.index_first;
+    const bool wanted = at >= 0 && at < a.index_q.dim(0);
+    one.index_q = wanted ? a.index_q.slice(0, at, at + 1) : a.index_q.slice(0, 0, 0);
+    one.index_first = 0, one.index_weights = row(a.index_weights);
+  }
   if (shape.ratio == 0) return one;
   one.cu_tokens = cu_tokens, one.start = row(a.start), one.state_slots = row(a.state_slots);
   const auto closes = [&](int64_t run) {
@@ -124,6 +129,40 @@ TEST(AttentionIn, EntriesWithAnIndex) {
         {.runs = {{0, 9}, {14, 3}}, .ratio = 4, .has_index = true, .select = true, .spare = 2},
         numerics);
   }
+}
+
+// Indexer queries of some tokens, of none, and of the last ones.
+TEST(AttentionIn, IndexQueriesOfSomeTokens) {
+  Shape shape{.runs = {{0, 9}, {14, 11}}, .ratio = 4, .has_index = true, .select = true};
+  Shape alone = shape;
+  alone.runs.clear();
+  for (int64_t i = 0; i < 9; ++i) alone.runs.push_back({3 + i % 5, 1});
+  for (const auto& [first, count] : {std::pair(0, 7), {20, 0}, {16, 4}}) {
+    shape.index_first = first, shape.index_tokens = count;
+    check_case(shape, Numerics::kOfficial);
+  }
+  check_case(shape, Numerics::kExact);
+  alone.index_first = 3, alone.index_tokens = 5;
+  check_case(alone, Numerics::kOfficial);
+  shape.hidden = 512, shape.rank = 256, shape.heads = 2, shape.row = {}, shape.index_dim = 128;
+  shape.index_first = 5, shape.index_tokens = 12;
+  check_case(shape, Numerics::kOfficial);
+}
+
+// More tokens than a launch of few tokens has, with indexer queries of all and of some.
+TEST(AttentionIn, ManyTokensHaveTheBitsOfEachAlone) {
+  Shape shape{.ratio = 4,
+              .has_index = true,
+              .select = true,
+              .hidden = 512,
+              .rank = 256,
+              .heads = 2,
+              .row = {},
+              .index_dim = 128};
+  for (int64_t i = 0; i < 150; ++i) shape.runs.push_back({3 + i % 5, 1});
+  check_case(shape, Numerics::kOfficial);
+  shape.index_first = 5, shape.index_tokens = 100;
+  check_case(shape, Numerics::kOfficial);
 }
 
 // The widths of V4-Flash, with fewer rows and heads.
@@ -291,6 +330,8 @@ TEST(AttentionIn, ReportsErrors) {
   EXPECT_TRUE(has(message([](auto& a) { a.state = {}; }), "an indexer with ratio 4"));
   EXPECT_TRUE(has(message([](auto& a) { a.index_weights = {}; }), "index_weights: want [t=5"));
   EXPECT_TRUE(has(message([](auto& a) { a.q = a.q.slice(2, 0, 64); }), "q must be contiguous"));
+  EXPECT_TRUE(
+      has(message([](auto& a) { a.index_first = 1; }), "index_q of 5 tokens from 1 on, of 5"));
   Case with({.runs = {{0, 1}}, .boundary = true}, Numerics::kExact, kBf16);
   with.args.x = c.args.x.slice(0, 0, 1);
   EXPECT_TRUE(has(test::error_of([&] { attention_in({.numerics = Numerics::kExact}, with.args); }),

@@ -25,15 +25,18 @@ void queries(const Context& context, const AttentionInArgs& args, Projection& c)
   rope(context, {.x = q, .positions = args.positions, .freqs = args.freqs});
 }
 
-// c -> [t, index_heads, index_dim]; under official numerics on the Hadamard-transformed 4-bit grid
+// c -> [n, index_heads, index_dim]; under official numerics on the Hadamard-transformed 4-bit grid
 // that the keys are stored on.
-void index_queries(const Context& context, const AttentionInArgs& args, Projection& c) {
+void index_queries(const Context& context, const AttentionInArgs& args, const Projection& c) {
   const TensorView& q = args.index_q;
-  const int64_t t = q.dim(0), h = q.dim(1), d = q.dim(2);
-  c.into(args.weights.indexer.wq_b, q.reshape({t, h * d}));
-  rope(context, {.x = q, .positions = args.positions, .freqs = args.freqs});
+  const int64_t n = q.dim(0), h = q.dim(1), d = q.dim(2);
+  if (n == 0) return;  // on a rank of several
+  const int64_t first = args.index_first, last = first + n;
+  c.rows(first, last).into(args.weights.indexer.wq_b, q.reshape({n, h * d}));
+  const ConstTensorView positions = args.positions.slice(0, first, last);
+  rope(context, {.x = q, .positions = positions, .freqs = args.freqs});
   if (context.numerics != Numerics::kOfficial) return;
-  const TensorView heads = q.reshape({t * h, d});
+  const TensorView heads = q.reshape({n * h, d});
   hadamard(context, {.x = heads, .out = heads});
   fake_quant(
       context,

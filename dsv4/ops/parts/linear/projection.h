@@ -37,6 +37,17 @@ class Projection {
     rms_norm(context, norm);
   }
 
+  // Some rows of x. What has not been made by now, it makes for itself.
+  Projection rows(int64_t begin, int64_t end) const {
+    Projection some = *this;
+    some.x_ = x_.slice(0, begin, end);
+    if (codes_.rank > 0) {
+      some.codes_ = codes_.slice(0, begin, end);
+      some.scales_ = scales_.slice(0, begin, end);
+    }
+    return some;
+  }
+
   // Where Q8 of x goes that the caller makes itself, before the first product; rank 0: nowhere.
   const TensorView& codes() const { return codes_; }
   const TensorView& scales() const { return scales_; }

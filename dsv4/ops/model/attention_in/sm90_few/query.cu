@@ -87,6 +87,8 @@ const char* finish_few_reject(const Context& context, const AttentionInArgs& arg
   if (const char* why = reject_weight(w.wq_b, w.wq_a)) return why;
   if (args.q.dim(0) > most_tokens(args) && !any_count) return "for up to 8 tokens";
   if (args.index_q.rank == 0) return nullptr;
+  if (args.index_q.dim(0) != args.q.dim(0) && !any_count)
+    return "wants indexer queries of all tokens";
   if (args.index_q.dtype != DType::kBF16 || args.index_q.dim(2) != kernel::kIndexWidth)
     return "wants bf16 indexer heads of 128 values";
   if (!packs(args.index_q, 4)) return "indexer queries are not on 8 bytes";
@@ -127,19 +129,27 @@ void finish_block(Device& device, const Context& context, const AttentionInArgs&
 }  // namespace
 
 bool appends_rows(const AttentionInArgs& args) {
-  return args.q.dim(0) <= most_tokens(args);
+  const int64_t t = args.q.dim(0);
+  return t <= most_tokens(args) && (args.index_q.rank == 0 || args.index_q.dim(0) == t);
 }
 
 void finish_few(const Context& context, const AttentionInArgs& args, const ConstTensorView& latent,
                 const AppendInputs* rows) {
   const int64_t t = args.q.dim(0), most = most_tokens(args);
-  for (int64_t first = 0; first < t; first += most) {
-    const int64_t end = std::min(t, first + most);
+  // Tokens with indexer queries; all tokens of a launch have them, or none.
+  const int64_t begin = args.index_first,
+                end = begin + (args.index_q.rank > 0 ? args.index_q.dim(0) : 0);
+  for (int64_t first = 0, last = 0; first < t; first = last) {
+    last = std::min(t, first + most);
+    for (const int64_t cut : {begin, end})
+      if (first < cut && cut < last) last = cut;
     AttentionInArgs block = args;
-    block.q = args.q.slice(0, first, end);
-    block.positions = args.positions.slice(0, first, end);
-    if (args.index_q.rank > 0) block.index_q = args.index_q.slice(0, first, end);
-    finish_block(*context.device, context, block, latent.slice(0, first, end), rows);
+    block.q = args.q.slice(0, first, last);
+    block.positions = args.positions.slice(0, first, last);
+    const bool indexed = begin <= first && last <= end;
+    block.index_q = indexed ? args.index_q.slice(0, first - begin, last - begin) : TensorView{};
+    block.index_first = 0;
+    finish_block(*context.device, context, block, latent.slice(0, first, last), rows);
   }
 }
 

@@ -15,8 +15,8 @@ namespace dsv4 {
 // not. Where bits must not depend on the batch, it takes any number of tokens.
 const char* finish_few_reject(const Context& context, const AttentionInArgs& args);
 
-// Whether finish_few() takes rows: its tokens fit one launch. More tokens are several launches,
-// which give each of them the same bits.
+// Whether finish_few() takes rows: its tokens fit one launch, and have indexer queries all or none.
+// Others are several launches, which give each token the same bits.
 bool appends_rows(const AttentionInArgs& args);
 
 // latent: [t, Q] bf16, x wq_a, contiguous and on 16 bytes. Writes q, index_q where it is wanted,
