@@ -104,8 +104,9 @@ struct Step {
   const WeightView* draft_head = nullptr;
   // How a rank of several exchanges values with the others (ranks.h). Null: it is alone.
   Communicator* ranks = nullptr;
-  RankLists own;       // with ranks
-  int64_t layer = -1;  // that is computed at present, for errors of exchanges and for waves
+  RankLists own;  // with ranks
+  // That is computed at present, for errors of exchanges and for waves; those of a drafter follow.
+  int64_t layer = -1;
   // Null: the step brings the experts that it chose itself, where the model's are fetched.
   ExpertWaves* waves = nullptr;
   // Not null: it brings them beside the products of the others.
@@ -136,7 +137,8 @@ Step make_draft_step(const Context& context, const ModelConfig& config,
 // extents: block_extents() of as many runs, or more
 Step make_block_step(const Context& context, const ModelConfig& config,
                      const CacheGroupSpec& window, const ForwardBatch& batch,
-                     const StepExtents& extents, StepLists lists, Scratch& scratch);
+                     const StepExtents& extents, StepLists lists, Scratch& scratch,
+                     ShardId id = {});
 // guesses: of each block, from the first, at most the config's block size
 StepExtents block_extents(const ModelConfig& config, int64_t runs, int64_t guesses);
 
