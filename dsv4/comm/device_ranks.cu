@@ -32,11 +32,14 @@ const char* name(ExchangeKind kind) {
 
 }  // namespace
 
-// Memory of all ranks. A window has the two buffers of a rank, and its flags after them.
+// Memory of all ranks. A window has two buffers of a rank, two of words, and flags after them.
 struct DeviceRanks::Windows {
   int world() const { return static_cast<int>(devices.size()); }
+  static constexpr int64_t kBytesOfWords =
+      2 * exchange::kWords * static_cast<int64_t>(sizeof(ptx::NumberedWord));
   int64_t window_bytes() const {
-    return 2 * buffer_bytes + world() * exchange::kCtas * static_cast<int64_t>(sizeof(int64_t));
+    return 2 * buffer_bytes + kBytesOfWords +
+           world() * exchange::kCtas * static_cast<int64_t>(sizeof(int64_t));
   }
   // The device of any rank of this process, and the calls of all.
   Device& home() const {
@@ -165,7 +168,12 @@ class DeviceRanks::Rank final : public Communicator {
     DSV4_CHECK(row_bytes <= windows_.buffer_bytes, "{}: a row of {} bytes, and a window of {}",
                to_string(place), row_bytes, windows_.buffer_bytes);
     cuda_check(cudaSetDevice(device().info().ordinal), "cudaSetDevice");
-    const int64_t granule = exchange::granule_of(parts), unit = exchange::unit_of(parts, granule);
+    const int64_t granule = exchange::granule_of(parts);
+    const bool words = windows_.nccl == nullptr && receivers == ~0u &&
+                       rows * row_bytes <= windows_.buffer_bytes &&
+                       exchange::by_words(parts, granule, rows * row_bytes);
+    const int64_t unit = std::min(exchange::unit_of(parts, granule),
+                                  words ? exchange::kWordBytes : exchange::kAlign);
     const int64_t step = windows_.buffer_bytes / row_bytes;
     for (int64_t first = 0; first < rows; first += step) {
       ExchangeParams params = common(receivers, place);
@@ -180,7 +188,9 @@ class DeviceRanks::Rank final : public Communicator {
         const bool slots = windows_.nccl != nullptr;
         window += align_up(count * (slots ? part.widest_bytes() : part.row_bytes()), kAlign);
       }
-      send(params, unit, window);
+      params.slices = exchange::slices_of(window, id_.world, windows_.ctas);
+      words ? exchange::launch_words(device(), windows_.ctas, params, unit)
+            : send(params, unit, window);
     }
     if (in_step_) windows_.turns->pass(id_.rank);
   }
@@ -203,8 +213,10 @@ class DeviceRanks::Rank final : public Communicator {
                           .num_tensors = 0,
                           .receivers = receivers,
                           .granule = 1,
+                          .slices = 1,
                           .tensors = {},
                           .windows = {},
+                          .words = {},
                           .flags = {},
                           .buffer_bytes = windows_.buffer_bytes,
                           .done = windows_.done[rank()].as<int64_t>(),
@@ -215,8 +227,10 @@ class DeviceRanks::Rank final : public Communicator {
                           .what = place.what,
                           .layer = place.layer};
     for (size_t r = 0; r < world(); ++r) {
+      unsigned char* const words = windows_.of_rank[r] + 2 * windows_.buffer_bytes;
       params.windows[r] = windows_.of_rank[r];
-      params.flags[r] = reinterpret_cast<int64_t*>(windows_.of_rank[r] + 2 * windows_.buffer_bytes);
+      params.words[r] = reinterpret_cast<ptx::NumberedWord*>(words);
+      params.flags[r] = reinterpret_cast<int64_t*>(words + Windows::kBytesOfWords);
     }
     return params;
   }

@@ -4,10 +4,13 @@
 //   window of a rank   two buffers of `buffer_bytes`, used in turn; other ranks write, it reads
 //   flags of a rank    [world, kCtas] I64: exchanges that CTA b of rank r has stored here
 //
-//   rank r, CTA b      tensor -> share b of its values -> buffer e % 2 of every other rank
-//                      flags[r, b] of every other rank = e
-//                      waits for flags[*, b] of its own >= e
-//                      share b of the values of every other rank -> tensor
+//   rank r, CTA b      slice s of share b of its values -> buffer e % 2 of every other rank
+//                      flags[r, b] of every other rank = kMaxSlices e + s + 1
+//                      waits for flags[*, b] of its own >= that
+//                      slice s of share b of the values of every other rank -> tensor
+//
+// Half of the warps store and raise flags, the other half wait and copy, so that slices of one are
+// copied while the next travel. The number of slices is the host's: few bytes have one.
 //
 // CTA b of a rank waits for CTA b of the others only, and all of them run together: kCtas CTAs a
 // rank are few enough for that, also where several ranks share a GPU. So share b must be the same
@@ -17,16 +20,18 @@
 // Two buffers are enough. A rank stores exchange e + 2 when its kernel of e + 1 has ended, so when
 // every other rank has raised a flag of e + 1, so when their kernels of e have ended and have read
 // the buffer of e. For this, every rank raises its flags in every exchange, also where it has
-// nothing to give.
+// nothing to give. Exchanges of few bytes go another way (exchange_words.cuh).
 
 #pragma once
 
-#include "dsv4/device/ptx/global_flag.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
+#include "dsv4/device/ptx/peer_flag.cuh"
 
 namespace dsv4::exchange {
 
 inline constexpr int kMaxRanks = 8, kMaxTensors = 2;
 inline constexpr int kCtas = 32, kThreads = 512;  // of a rank
+inline constexpr int kMaxSlices = 8;              // of a share
 
 // A tensor of which every rank has some columns, or some rows. Sizes are in units of the kernel's
 // type, the offset in the window in bytes.
@@ -63,12 +68,14 @@ struct ExchangeParams {
   int32_t rank, world, num_tensors;
   uint32_t receivers;  // bit r: rank r gets values
   int32_t granule;     // units; divides what every rank has of a row
+  int32_t slices;      // of a share; equal on all ranks
   ExchangedTensor tensors[kMaxTensors];
   unsigned char* windows[kMaxRanks];
+  ptx::NumberedWord* words[kMaxRanks];  // of exchange_words.cuh
   int64_t* flags[kMaxRanks];
   int64_t buffer_bytes;
   int64_t* done;    // [kCtas]: exchanges of this rank
-  int64_t* waited;  // nanoseconds that CTA 0 has waited in all of them
+  int64_t* waited;  // nanoseconds of the last CTA in all of them
   // Host memory.
   int64_t* stop;  // not 0: no rank waits any more
   Fault* fault;
@@ -77,85 +84,128 @@ struct ExchangeParams {
   int64_t layer;
 };
 
-// The values of one rank that a CTA moves: body(row, column), in units, for `columns` of `rows`.
-template <class Body>
-__device__ void for_share(int32_t rows, int32_t columns, int32_t granule, int cta, int ctas,
-                          const Body& body) {
+// Which units of one rank are moved at a time, and by which threads.
+struct Share {
+  int index, count;     // of equal shares
+  int thread, threads;  // that move it
+};
+
+// store(row, column, load(row, column)) for a share of `columns` of `rows`, in units. A thread has
+// loaded several before it stores the first.
+template <class Unit, class Load, class Store>
+__device__ void move_share(int32_t rows, int32_t columns, int32_t granule, const Share& share,
+                           const Load& load, const Store& store) {
+  constexpr uint32_t kBatch = 4;
   const int64_t granules = static_cast<int64_t>(rows) * columns / granule;
-  const auto begin = static_cast<uint32_t>(granules * cta / ctas * granule);
-  const auto end = static_cast<uint32_t>(granules * (cta + 1) / ctas * granule);
+  const auto begin = static_cast<uint32_t>(granules * share.index / share.count * granule);
+  const auto end = static_cast<uint32_t>(granules * (share.index + 1) / share.count * granule);
   const auto width = static_cast<uint32_t>(columns);
-  for (uint32_t i = begin + threadIdx.x; i < end; i += blockDim.x) body(i / width, i % width);
+  for (uint32_t first = begin + share.thread; first < end; first += kBatch * share.threads) {
+    Unit values[kBatch];
+#pragma unroll
+    for (uint32_t j = 0; j < kBatch; ++j) {
+      const uint32_t i = first + j * share.threads;
+      if (i < end) values[j] = load(i / width, i % width);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < kBatch; ++j) {
+      const uint32_t i = first + j * share.threads;
+      if (i < end) store(i / width, i % width, values[j]);
+    }
+  }
 }
 
 template <class Unit>
 __device__ void store_to_others(const ExchangeParams& p, const ExchangedTensor& t, int64_t buffer,
-                                int cta, int ctas) {
+                                const Share& share) {
   const auto* from = static_cast<const Unit*>(t.from);
   const int32_t first = t.begin[p.rank];
-  for_share(t.rows, t.count[p.rank], p.granule, cta, ctas, [&](uint32_t row, uint32_t column) {
+  const auto load = [&](uint32_t row, uint32_t column) {
+    return from[row * t.from_stride + column];
+  };
+  const auto store = [&](uint32_t row, uint32_t column, const Unit& value) {
     if (t.ids != nullptr && t.owner(row, p.world) != p.rank) return;
-    const Unit value = from[row * t.from_stride + column];
     const int64_t at = static_cast<int64_t>(row) * t.columns + first + column;
     for (int r = 0; r < p.world; ++r) {
       if (r == p.rank || (p.receivers >> r & 1) == 0) continue;
       reinterpret_cast<Unit*>(p.windows[r] + buffer + t.window)[at] = value;
     }
-  });
+  };
+  move_share<Unit>(t.rows, t.count[p.rank], p.granule, share, load, store);
 }
 
 template <class Unit>
 __device__ void copy_from_others(const ExchangeParams& p, const ExchangedTensor& t, int64_t buffer,
-                                 int cta, int ctas) {
+                                 const Share& share) {
   const auto* window = reinterpret_cast<const Unit*>(p.windows[p.rank] + buffer + t.window);
-  const auto copy = [&](uint32_t row, uint32_t at) {
-    static_cast<Unit*>(t.to)[row * t.to_stride + at] =
-        window[static_cast<int64_t>(row) * t.columns + at];
-  };
-  if (t.ids != nullptr) {
-    for_share(t.rows, t.columns, p.granule, cta, ctas, [&](uint32_t row, uint32_t column) {
-      if (t.owner(row, p.world) != p.rank) copy(row, column);
-    });
-    return;
-  }
   for (int r = 0; r < p.world; ++r) {
     if (r == p.rank) continue;
     const int32_t first = t.begin[r];
-    for_share(t.rows, t.count[r], p.granule, cta, ctas,
-              [&](uint32_t row, uint32_t column) { copy(row, first + column); });
+    const auto load = [&](uint32_t row, uint32_t column) {
+      return window[static_cast<int64_t>(row) * t.columns + first + column];
+    };
+    const auto store = [&](uint32_t row, uint32_t column, const Unit& value) {
+      if (t.ids != nullptr && t.owner(row, p.world) != r) return;
+      static_cast<Unit*>(t.to)[row * t.to_stride + first + column] = value;
+    };
+    move_share<Unit>(t.rows, t.count[r], p.granule, share, load, store);
   }
 }
 
-// Whether all ranks have stored what this CTA is to copy. Called by all threads.
-__device__ inline bool wait_for_others(const ExchangeParams& p, int64_t number, int cta, int ctas) {
-  const auto r = static_cast<int>(threadIdx.x);
-  bool came = true;
-  if (r < p.world && r != p.rank)
-    came = ptx::wait_for_flag(p.flags[p.rank] + r * ctas + cta, number, p.stop, p.limit_ns);
-  if (!came) {
-    // A CTA that ends because of another one leaves what that one wrote.
-    if (*static_cast<volatile int64_t*>(p.stop) == 0)
-      *p.fault = {.what = p.what, .layer = p.layer, .peer = r, .failed = 1};
-    ptx::raise_flag(p.stop, 1);
+// Ends all waiting because a rank did not come. A thread that leaves because of another one keeps
+// what that one wrote.
+__device__ inline void leave(const ExchangeParams& p, int missing) {
+  if (*static_cast<volatile int64_t*>(p.stop) == 0)
+    *p.fault = {.what = p.what, .layer = p.layer, .peer = missing, .failed = 1};
+  ptx::raise_flag(p.stop, 1);
+}
+
+// The warps that store. flags: of this CTA's slices
+template <class Unit>
+__device__ void give(const ExchangeParams& p, int64_t buffer, int64_t flags, int cta, int ctas) {
+  const int threads = static_cast<int>(blockDim.x) / 2, thread = static_cast<int>(threadIdx.x);
+  for (int slice = 0; slice < p.slices; ++slice) {
+    const Share share{cta * p.slices + slice, ctas * p.slices, thread, threads};
+    for (int i = 0; i < p.num_tensors; ++i) store_to_others<Unit>(p, p.tensors[i], buffer, share);
+    ptx::barrier_sync(1, threads);  // all of them have stored
+    if (thread < p.world && thread != p.rank)
+      ptx::raise_flag(p.flags[thread] + p.rank * ctas + cta, flags + slice + 1);
   }
-  return __syncthreads_or(!came) == 0;
+}
+
+// The warps that copy. Each waits for itself, and copies no more when a rank did not come.
+template <class Unit>
+__device__ void take(const ExchangeParams& p, int64_t buffer, int64_t flags, int cta, int ctas) {
+  const int threads = static_cast<int>(blockDim.x) / 2,
+            thread = static_cast<int>(threadIdx.x) - threads;
+  const int r = thread % 32;
+  for (int slice = 0; slice < p.slices; ++slice) {
+    bool came = true;
+    if (r < p.world && r != p.rank)
+      came = ptx::wait_for_flag(p.flags[p.rank] + r * ctas + cta, flags + slice + 1, p.stop,
+                                p.limit_ns);
+    if (!came) leave(p, r);
+    if (!__all_sync(~0u, came)) return;
+    const Share share{cta * p.slices + slice, ctas * p.slices, thread, threads};
+    for (int i = 0; i < p.num_tensors; ++i)
+      if (p.tensors[i].to != nullptr) copy_from_others<Unit>(p, p.tensors[i], buffer, share);
+  }
 }
 
 // What CTA `cta` of `ctas` does. Every rank has as many CTAs.
 template <class Unit>
 __device__ void exchange(const ExchangeParams& p, int cta, int ctas) {
-  const int64_t number = p.done[cta] + 1;
-  const int64_t buffer = number % 2 * p.buffer_bytes;
-  for (int i = 0; i < p.num_tensors; ++i) store_to_others<Unit>(p, p.tensors[i], buffer, cta, ctas);
-  __syncthreads();  // all threads have stored, and have read p.done
-  const auto r = static_cast<int>(threadIdx.x);
-  if (r < p.world && r != p.rank) ptx::raise_flag(p.flags[r] + p.rank * ctas + cta, number);
-  if (r == 0) p.done[cta] = number;
+  const int64_t number = p.done[cta] + 1, buffer = number % 2 * p.buffer_bytes;
   const int64_t begin = ptx::global_nanoseconds();
-  if (!wait_for_others(p, number, cta, ctas)) return;
-  if (r == 0 && cta == 0) *p.waited += ptx::global_nanoseconds() - begin;
-  for (int i = 0; i < p.num_tensors; ++i)
-    if (p.tensors[i].to != nullptr) copy_from_others<Unit>(p, p.tensors[i], buffer, cta, ctas);
+  if (threadIdx.x < blockDim.x / 2) {
+    give<Unit>(p, buffer, number * kMaxSlices, cta, ctas);
+  } else {
+    take<Unit>(p, buffer, number * kMaxSlices, cta, ctas);
+  }
+  __syncthreads();  // all threads have read p.done
+  if (threadIdx.x != 0) return;
+  p.done[cta] = number;
+  if (cta == ctas - 1) *p.waited += ptx::global_nanoseconds() - begin;
 }
 
 }  // namespace dsv4::exchange

@@ -1,5 +1,5 @@
-// What an exchange is for its kernels (exchange.cuh, exchange_slots.cuh): tensors as units of bytes
-// that all addresses allow, and the launches.
+// What an exchange is for its kernels (exchange.cuh, exchange_words.cuh, exchange_slots.cuh):
+// tensors as units of bytes that all addresses allow, and the launches.
 
 #pragma once
 
@@ -9,6 +9,7 @@
 
 #include "dsv4/comm/communicator.h"
 #include "dsv4/comm/exchange_slots.cuh"
+#include "dsv4/comm/exchange_words.cuh"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/tensor/tensor.h"
 
@@ -19,6 +20,11 @@ inline constexpr int64_t kAlign = 16;  // of a tensor in a buffer, and the large
 template <class Unit>
 __global__ void __launch_bounds__(kThreads) exchange_kernel(const ExchangeParams p) {
   exchange<Unit>(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+}
+
+template <class Unit>
+__global__ void __launch_bounds__(kThreads) words_kernel(const ExchangeParams p) {
+  exchange_words<Unit>(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 }
 
 template <class Unit>
@@ -55,6 +61,28 @@ inline int64_t granule_of(std::span<const Part> parts) {
       bits |= (part.begin[r] | part.count[r]) * item_bytes(part.all.dtype);
   }
   return lowest_bit(bits);
+}
+
+// Slices of a CTA's share of `bytes` of all ranks: a flag takes a microsecond or two, so they are
+// not small.
+inline int slices_of(int64_t bytes, int world, int ctas) {
+  constexpr int64_t kLeast = int64_t{32} << 10;
+  return static_cast<int>(std::clamp<int64_t>(bytes / world / ctas / kLeast, 1, kMaxSlices));
+}
+
+// Whether an exchange goes by words (exchange_words.cuh). All ranks decide alike: it follows from
+// what every rank has, and from `bytes` of all tensors.
+inline bool by_words(std::span<const Part> parts, int64_t granule, int64_t bytes) {
+  if (bytes > kMaxBytesByWords || granule % kWordBytes != 0) return false;
+  // A rank gives columns of a tensor that has rows, whatever ids say of others.
+  const auto gives = [&](size_t r) {
+    return std::ranges::any_of(parts, [&](const Part& part) {
+      return part.ids == nullptr && part.all.dim(0) > 0 && part.count[r] > 0;
+    });
+  };
+  for (size_t r = 0; r < parts.front().count.size(); ++r)
+    if (!gives(r)) return false;
+  return true;
 }
 
 // The largest power of two that divides the granule and this rank's addresses.
@@ -114,6 +142,15 @@ inline void launch_exchange(Device& device, int ctas, const ExchangeParams& para
   for_unit(unit, [&](auto value) {
     launch(device, "exchange", exchange_kernel<decltype(value)>, {.grid = ctas, .block = kThreads},
            params);
+  });
+}
+
+// By words; unit: at most kWordBytes
+inline void launch_words(Device& device, int ctas, const ExchangeParams& params, int64_t unit) {
+  for_unit(unit, [&](auto value) {
+    if constexpr (sizeof value <= kWordBytes)
+      launch(device, "exchange_words", words_kernel<decltype(value)>,
+             {.grid = ctas, .block = kThreads}, params);
   });
 }
 

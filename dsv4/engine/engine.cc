@@ -212,7 +212,7 @@ Schedule Engine::plan_step() {
                    .free_pages = free_pages,
                    .own_pages = own_pages},
                   {.max_batch_tokens = options_.max_batch_tokens,
-                   .max_prompt_tokens = max_prompt_tokens(),
+                   .max_prompt_tokens = max_prompt_tokens(requests),
                    .max_sequences = options_.max_sequences,
                    .long_prompt = options_.long_prompt,
                    .chunk_step = checkpoint_step(tables.groups())});

@@ -114,7 +114,7 @@ class Engine {
   bool move_loading_last();
   void move_long_last();
   Schedule plan_step();
-  int64_t max_prompt_tokens() const;
+  int64_t max_prompt_tokens(std::span<const ScheduledRequest> requests) const;
   // Tokens of prompts that this step scores.
   int64_t max_scored_tokens(const Schedule& plan, std::span<Request* const> running) const;
   // Opens and closes sequences so that the first `num_running` requests run.

@@ -7,13 +7,18 @@
 
 namespace dsv4 {
 
-int64_t Engine::max_prompt_tokens() const {
+int64_t Engine::max_prompt_tokens(std::span<const ScheduledRequest> requests) const {
   constexpr int64_t kLeast = 32;  // a small step costs nearly as much
   if (options_.longest_step.count() == 0) return 0;
   const double seconds = std::chrono::duration<double>(options_.longest_step).count();
-  if (model_.expert_store() != nullptr)
-    return prompt_time_.piece_within(seconds, kLeast, options_.max_batch_tokens);
-  return step_time_.tokens_within(seconds, kLeast, options_.max_batch_tokens);
+  int64_t others = 0;  // tokens of the step that are not of prompts
+  for (const ScheduledRequest& request : requests)
+    others += request.decoding ? 1 + request.drafts : 0;
+  const int64_t least = others + kLeast, most = std::max(least, options_.max_batch_tokens);
+  const int64_t of_step = model_.expert_store() != nullptr
+                              ? prompt_time_.piece_within(seconds, least, most)
+                              : step_time_.tokens_within(seconds, least, most);
+  return of_step - others;
 }
 
 // Beside requests that decode, as many as fit the time of a step.

@@ -69,7 +69,8 @@ void check(AttentionInShape shape, bool stored, const test::StoredAs& weights = 
   const test::Rows rows(args, want, products);
   std::vector<ConstTensorView> touched = rows.touched;
   touched.push_back(latent), touched.push_back(args.q);
-  const query::Params normalizing = query::make_params(args, latent, products.inputs(), make_map);
+  const AppendInputs inputs = products.inputs();
+  const query::Params normalizing = query::make_params(args, latent, &inputs, make_map);
   query::Params p = normalizing;
   std::vector<Kernel> kernels{emulator::touching(touched)};
   if (stored) {

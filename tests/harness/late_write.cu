@@ -1,5 +1,5 @@
 #include "dsv4/device/launch.cuh"
-#include "dsv4/device/ptx/global_flag.cuh"
+#include "dsv4/device/ptx/peer_flag.cuh"
 #include "tests/harness/kernels.h"
 
 namespace dsv4::test {

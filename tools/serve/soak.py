@@ -252,6 +252,9 @@ async def soak(server, folder, options, plain):
     early = statistics.median(one[0] for one in samples[quarter:2 * quarter])
     late = statistics.median(one[0] for one in samples[-quarter:])
     mib = 1 << 20
+    twelfth = max(1, len(samples) // 12)
+    print("resident MiB over the run:", *(f"{statistics.median(one[0] for one in samples[at:at + twelfth]) / mib:.1f}"
+                                           for at in range(0, len(samples), twelfth)), flush=True)
     fills = options.seconds < FILLING_SECONDS or server.cpu_seconds() < FILLING_CPU_SECONDS
     check("memory is flat", fills or late - early <= max(MEMORY_SHARE * early, MEMORY_LEAST),
           f"{early / mib:.1f} MiB in the second quarter, {late / mib:.1f} in the last, {max(one[0] for one in samples) / mib:.1f} "

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "dsv4/base/bits.h"
 
@@ -77,13 +78,28 @@ TEST(Sm90Fp8Plan, FewHeadsGetSmallCtas) {
 
 // Splits start at the same positions for every length of the list.
 TEST(Sm90Fp8Plan, InvariantSplitsHaveFixedPositions) {
-  for (const int topk : {1, 640, 2048, 2049, 16384}) {
-    const Plan plan = plan_invariant(topk);
-    EXPECT_EQ(plan.heads, 64);
-    EXPECT_EQ(plan.split_keys, kInvariantSplitKeys);
-    EXPECT_GE(plan.num_splits, ceil_div(topk, kInvariantSplitKeys));
-    EXPECT_TRUE(splits_fit(plan.heads, plan.num_splits));
+  for (const auto& [topk, splits] :
+       {std::pair{1, 1},
+        {320, 1},
+        {321, 2},
+        {640, 2},
+        {641, 3},
+        {2560, 4},
+        {5121, 8},  // six, or eight where partials of six would not fit
+        {kMostInvariantKeys, 8}}) {
+    for (const int queries : {1, 8, 32, 4096}) {
+      const Plan plan = plan_invariant(queries, 64, topk, kNumSms);
+      EXPECT_TRUE(plan.invariant);
+      EXPECT_LT(plan.heads, 64) << "another way to the first row max";
+      EXPECT_EQ(plan.split_keys, kInvariantSplitKeys);
+      EXPECT_GE(plan.num_splits, std::min(splits, 6)) << topk;
+      EXPECT_LE(plan.num_splits, splits) << topk;
+      EXPECT_GE(int64_t{kInvariantSplitKeys} << (plan.num_splits - 1), topk);
+      EXPECT_TRUE(splits_fit(plan.heads, plan.num_splits));
+    }
   }
+  EXPECT_LT(plan_invariant(1, 64, 640, kNumSms).heads, 32) << "few queries are spread";
+  EXPECT_EQ(plan_invariant(4096, 64, 640, kNumSms).heads, 32);
 }
 
 }  // namespace

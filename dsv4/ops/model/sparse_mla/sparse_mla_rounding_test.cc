@@ -204,6 +204,16 @@ class SparseMlaRounding : public testing::TestWithParam<Case> {
         ->errors.relative();
   }
 
+  // The largest error of an implementation. Logits in f32 are off by up to 4e-5
+  // (sparse_mla_case.h), and that is an error of P. sm90_fp8 rounds partials of splits to f16:
+  // their errors are spread evenly up to half a last place, which is at most 2^-11, so 2^-11 /
+  // sqrt(3) in the mean of squares, and adds to that of P. Where it has one split, sums of
+  // thousands of keys in the tensor core are as far off.
+  double bound(std::string_view impl) const {
+    const double of_p = error_of(rule_of(impl));
+    return impl.starts_with("sm90_fp8") ? std::hypot(of_p, 0x1p-11 / std::sqrt(3.0)) : of_p + 1e-4;
+  }
+
   // An implementation's, on the machine that this is.
   Errors run(const Impl<SparseMlaArgs>& impl, const Context& context) {
     impl.run(context, args_);
@@ -245,9 +255,7 @@ TEST_P(SparseMlaRounding, OfP) {
     if (!reaches(impl.arch, context) || impl.reject(context, args_) != nullptr) continue;
     const Errors errors = run(impl, context);
     print(std::string(impl.name) + ", as it ran", errors);
-    // Logits in f32 are off by up to 4e-5 (sparse_mla_case.h), and that is an error of P; sm90_fp8
-    // also adds partials of splits in f16.
-    EXPECT_LT(errors.relative(), error_of(rule_of(impl.name)) + 1e-4) << impl.name;
+    EXPECT_LT(errors.relative(), bound(impl.name)) << impl.name;
   }
 }
 

@@ -1,6 +1,7 @@
 // attention_in for few tokens: all products of x in one launch (gemm/sm90), everything else in
-// another (query.h); with more tokens, and where bits must not depend on the batch, the queries by
-// their ops, and what is stored in a launch (append.h). Norms of query.h add in another order.
+// another (query.h). Where bits must not depend on the batch, any number of tokens: the queries in
+// several launches of query.h, rows of more than 64 tokens by their ops. Weights that query.h does
+// not take have their queries by ops for any number.
 
 #include "dsv4/ops/gemm/sm90/plan.h"
 #include "dsv4/ops/gemm/sm90/small_m.h"
@@ -80,9 +81,9 @@ void run(const Context& given, const AttentionInArgs& args) {
   input_products(context, args.boundary, args.x, products.targets());
   const TensorView& c = products.latent;
   const bool at_once = append_rows_reject(context, args) == nullptr;
-  if (at_once && finish_few_reject(context, args) == nullptr)
-    return finish_few(context, args, c, products.append);
-  make_queries(context, args, c);
+  const bool fused = finish_few_reject(context, args) == nullptr;
+  if (fused && at_once && appends_rows(args)) return finish_few(context, args, c, &products.append);
+  fused ? finish_few(context, args, c, nullptr) : make_queries(context, args, c);
   at_once ? append_rows(context, args, products.append)
           : append_by_ops(context, args, products.append);
 }

@@ -33,6 +33,11 @@ bool has_many_latents(const Context& context, const AttentionInArgs& args) {
   return args.q.dim(0) * (args.weights.wq_b.k / kernel::kGroup) * waves > kMostGroups;
 }
 
+// Tokens of a launch.
+int64_t most_tokens(const AttentionInArgs& args) {
+  return args.weights.wq_b.format == WeightFormat::kKbit ? gemm::kKbitTokens : gemm::kMaxTokens;
+}
+
 void normalize(Device& device, const AttentionInArgs& args, const ConstTensorView& latent,
                const kernel::StoredLatents& to) {
   const kernel::NormalizeParams params = kernel::normalize_params(args, latent, to);
@@ -71,7 +76,8 @@ const char* reject_weight(const WeightView& w, const WeightView& wq_a) {
 const char* finish_few_reject(const Context& context, const AttentionInArgs& args) {
   if (context.device->info().major != 9) return "for Hopper";
   if (context.numerics != Numerics::kOfficial) return "rounds to bf16";
-  if (args.q.dim(0) > gemm::kMaxTokens) return "for up to 64 tokens";
+  const bool any_count = context.need_batch_invariant;
+  if (args.q.dim(0) > gemm::kMaxTokens && !any_count) return "for up to 64 tokens";
   const AttentionInWeights& w = args.weights;
   if (args.q.dtype != DType::kBF16 || w.q_norm.dtype != DType::kBF16)
     return "for bf16 queries and norms";
@@ -79,11 +85,7 @@ const char* finish_few_reject(const Context& context, const AttentionInArgs& arg
   if (args.q.dim(2) != kernel::kHeadWidth || args.freqs.dim(0) != kernel::kPairs)
     return "wants heads of 512 values of which 64 rotate";
   if (const char* why = reject_weight(w.wq_b, w.wq_a)) return why;
-  if (w.wq_b.format == WeightFormat::kKbit && args.q.dim(0) > gemm::kKbitTokens)
-    return "for up to 8 tokens";
-  // For more tokens the ops of make_queries() run, whose norms add squares in another order: one
-  // head in 300,000 has another root (docs/lessons.md).
-  if (context.need_batch_invariant) return "norms of more tokens add up in another order";
+  if (args.q.dim(0) > most_tokens(args) && !any_count) return "for up to 8 tokens";
   if (args.index_q.rank == 0) return nullptr;
   if (args.index_q.dtype != DType::kBF16 || args.index_q.dim(2) != kernel::kIndexWidth)
     return "wants bf16 indexer heads of 128 values";
@@ -91,11 +93,12 @@ const char* finish_few_reject(const Context& context, const AttentionInArgs& arg
   return reject_weight(w.indexer.wq_b, w.wq_a);
 }
 
-void finish_few(const Context& context, const AttentionInArgs& args, const ConstTensorView& latent,
-                const AppendInputs& rows) {
-  Device& device = *context.device;
+namespace {
+
+// rows: null where something else appends them
+void finish_block(Device& device, const Context& context, const AttentionInArgs& args,
+                  const ConstTensorView& latent, const AppendInputs* rows) {
   const int64_t t = args.q.dim(0);
-  if (t == 0) return;
   const Scratch::Scope scope(device.workspace());
   const bool normalizes = !has_many_latents(context, args);
   kernel::StoredLatents stored;
@@ -119,6 +122,25 @@ void finish_few(const Context& context, const AttentionInArgs& args, const Const
             .pdl = true},
            params);
   });
+}
+
+}  // namespace
+
+bool appends_rows(const AttentionInArgs& args) {
+  return args.q.dim(0) <= most_tokens(args);
+}
+
+void finish_few(const Context& context, const AttentionInArgs& args, const ConstTensorView& latent,
+                const AppendInputs* rows) {
+  const int64_t t = args.q.dim(0), most = most_tokens(args);
+  for (int64_t first = 0; first < t; first += most) {
+    const int64_t end = std::min(t, first + most);
+    AttentionInArgs block = args;
+    block.q = args.q.slice(0, first, end);
+    block.positions = args.positions.slice(0, first, end);
+    if (args.index_q.rank > 0) block.index_q = args.index_q.slice(0, first, end);
+    finish_block(*context.device, context, block, latent.slice(0, first, end), rows);
+  }
 }
 
 }  // namespace dsv4

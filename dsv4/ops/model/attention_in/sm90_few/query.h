@@ -12,12 +12,16 @@
 namespace dsv4 {
 
 // Null: finish_few() takes these arguments, of which append_rows_reject() takes the rows; else why
-// not.
+// not. Where bits must not depend on the batch, it takes any number of tokens.
 const char* finish_few_reject(const Context& context, const AttentionInArgs& args);
 
-// latent: [t, Q] bf16, x wq_a, contiguous and on 16 bytes. Writes q, the rows, and index_q where it
-// is wanted.
+// Whether finish_few() takes rows: its tokens fit one launch. More tokens are several launches,
+// which give each of them the same bits.
+bool appends_rows(const AttentionInArgs& args);
+
+// latent: [t, Q] bf16, x wq_a, contiguous and on 16 bytes. Writes q, index_q where it is wanted,
+// and the rows, unless they are null.
 void finish_few(const Context& context, const AttentionInArgs& args, const ConstTensorView& latent,
-                const AppendInputs& rows);
+                const AppendInputs* rows);
 
 }  // namespace dsv4

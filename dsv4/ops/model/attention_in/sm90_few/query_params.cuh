@@ -166,10 +166,10 @@ Weight make_weight(const WeightView& weight, int heads, const MakeMap& make_map)
   return w;
 }
 
-// Latents that every CTA normalizes and quantizes itself.
+// Latents that every CTA normalizes and quantizes itself. rows: null where they are not appended.
 template <class MakeMap>
 Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
-                   const AppendInputs& rows, const MakeMap& make_map) {
+                   const AppendInputs* rows, const MakeMap& make_map) {
   const AttentionInWeights& w = args.weights;
   Params p{.q = make_weight(w.wq_b, static_cast<int>(args.q.dim(1)), make_map),
            .index = {},
@@ -190,9 +190,12 @@ Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
            .slabs = 0,
            .stages = 0,
            .row_clusters = 0,
-           .rows = sm90_few::make_params(args, rows),
+           .rows = {},
            .format = gemm::format_of(w.wq_b, {.quantize = true})};
-  p.row_clusters = static_cast<int>(sm90_few::num_clusters(p.rows));
+  if (rows != nullptr) {
+    p.rows = sm90_few::make_params(args, *rows);
+    p.row_clusters = static_cast<int>(sm90_few::num_clusters(p.rows));
+  }
   p.slabs = p.groups / gemm::slab_groups(p.format);
   p.stages = stages_of(p.format, tile_tokens(p.format, p.tokens), p.groups);
   if (args.index_q.rank == 0) return p;

@@ -49,8 +49,9 @@ int64_t invariant_topk(const SparseMlaArgs& args) {
   const int64_t window = args.window.topk();
   return args.compressed.topk() + (window > 0 ? std::max<int64_t>(window, kInvariantWindow) : 0);
 }
-Plan invariant_plan_of(const SparseMlaArgs& args) {
-  return plan_invariant(static_cast<int>(invariant_topk(args)));
+Plan invariant_plan_of(const Context& context, const SparseMlaArgs& args) {
+  return plan_invariant(args.q.dim(0) * args.q.dim(1), static_cast<int>(args.q.dim(2)),
+                        static_cast<int>(invariant_topk(args)), context.device->info().num_sms);
 }
 
 }  // namespace
@@ -86,13 +87,13 @@ namespace dsv4::sparse_mla_kernel::sm90_fp8_invariant {
 const char* reject(const Context& context, const SparseMlaArgs& args) {
   if (args.window.topk() > sm90_fp8::kInvariantWindow && args.compressed.topk() > 0)
     return "more than 128 window indices before compressed ones";
-  if (sm90_fp8::invariant_topk(args) > sm90_fp8::kMaxSplits * sm90_fp8::kInvariantSplitKeys)
-    return "more than 16384 indices";
+  if (sm90_fp8::invariant_topk(args) > sm90_fp8::kMostInvariantKeys)
+    return "more than 40960 indices";
   return sm90_fp8::reject(context, args);
 }
 
 void run(const Context& context, const SparseMlaArgs& args) {
-  sm90_fp8::launch_plan(context, args, sm90_fp8::invariant_plan_of(args));
+  sm90_fp8::launch_plan(context, args, sm90_fp8::invariant_plan_of(context, args));
 }
 
 }  // namespace dsv4::sparse_mla_kernel::sm90_fp8_invariant

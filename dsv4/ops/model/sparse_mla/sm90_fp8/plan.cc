@@ -35,6 +35,15 @@ Plan make_plan(int heads, int topk, int64_t splits) {
           .num_splits = static_cast<int>(std::max<int64_t>(1, ceil_div(topk, split_keys)))};
 }
 
+// Keys of the longest split of a list of topk.
+int longest_split(const Plan& plan, int topk) {
+  int longest = std::min(plan.split_keys, topk);
+  if (!plan.invariant) return longest;
+  for (int begin = plan.split_keys; begin < topk; begin *= 2)
+    longest = std::max(longest, std::min(begin, topk - begin));
+  return longest;
+}
+
 double microseconds(const CtaCost& cost, const Plan& plan, int64_t queries, int heads, int topk,
                     int num_sms) {
   const int64_t clusters = queries * ceil_div(heads, plan.heads);
@@ -42,8 +51,7 @@ double microseconds(const CtaCost& cost, const Plan& plan, int64_t queries, int 
       std::max(1, kResidentClusters[plan.num_splits - 1] * num_sms / kMeasuredSms);
   const auto waves = static_cast<double>(ceil_div(clusters, resident));
   const double full = std::min(1.0, static_cast<double>(clusters * plan.num_splits) / num_sms);
-  const double cta =
-      cost.start + full * cost.crowd + std::min(plan.split_keys, topk) * cost.per_key;
+  const double cta = cost.start + full * cost.crowd + longest_split(plan, topk) * cost.per_key;
   return waves * cta + (plan.num_splits > 1 ? cost.combine : 0);
 }
 
@@ -65,12 +73,25 @@ Plan plan_call(int64_t queries, int heads, int topk, int num_sms) {
   return best;
 }
 
-Plan plan_invariant(int topk) {
-  constexpr int kHeads = 64;
-  auto splits = static_cast<int>(std::max<int64_t>(1, ceil_div(topk, kInvariantSplitKeys)));
-  while (!splits_fit(kHeads, splits)) ++splits;  // the last ones are empty
-  return {
-      .heads = kHeads, .split_keys = kInvariantSplitKeys, .num_splits = splits, .invariant = true};
+Plan plan_invariant(int64_t queries, int heads, int topk, int num_sms) {
+  int least_splits = 1;
+  while (least_splits < kMaxSplits && kInvariantSplitKeys << (least_splits - 1) < topk)
+    ++least_splits;
+  Plan best;
+  double least = 0;
+  for (const CtaCost& cost : kCtaCosts) {
+    if (cost.heads == 64) continue;  // finds its first row max in another way
+    int splits = least_splits;
+    while (!splits_fit(cost.heads, splits)) ++splits;  // the last ones are empty
+    const Plan plan{.heads = cost.heads,
+                    .split_keys = kInvariantSplitKeys,
+                    .num_splits = splits,
+                    .invariant = true};
+    const double time = microseconds(cost, plan, queries, heads, topk, num_sms);
+    if (best.split_keys != 0 && time >= least) continue;
+    best = plan, least = time;
+  }
+  return best;
 }
 
 }  // namespace dsv4::sparse_mla_kernel::sm90_fp8

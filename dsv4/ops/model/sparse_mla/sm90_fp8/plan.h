@@ -7,11 +7,12 @@
 //
 //   time = waves * (start + min(1, CTAs / SMs) * crowd + keys * per_key) + [splits > 1] combine
 //
-// The invariant plan ignores the numbers of queries and heads: CTAs of 64 heads, splits of
-// kInvariantSplitKeys. Its results for a query are the same in any batch, also if topk is larger
-// because other queries have longer lists, and those of a head are the same in a call with some of
-// the heads. (Smaller CTAs find their first row max otherwise.) A larger topk costs CTAs: those of
-// empty splits only wait for the others.
+// In the invariant plan splits begin at 0, kInvariantSplitKeys, and at that times 2, 4, 8, .. The
+// results for a query are the same in any batch, also if topk is larger because other queries have
+// longer lists, and those of a head are the same in a call with some of the heads and in CTAs of 8,
+// 16 or 32 heads. (CTAs of 64 find their first row max otherwise. And a CTA with a logit of 2^24 or
+// more computes all of its heads in f32.) A larger topk costs CTAs: those of empty splits only wait
+// for the others.
 
 #pragma once
 
@@ -26,14 +27,15 @@ constexpr bool splits_fit(int heads, int splits) {
   if (heads < 32) return true;
   return (splits & (splits - 1)) == 0 || (heads == 32 && splits < 6);
 }
-constexpr int kInvariantSplitKeys = 2048;
+constexpr int kInvariantSplitKeys = 320;
+constexpr int kMostInvariantKeys = kInvariantSplitKeys << (kMaxSplits - 1);
 // A non-empty window occupies at least this many list positions: a pair of key tiles. A longer
 // window before a compressed list is rejected.
 constexpr int kInvariantWindow = 128;
 
 struct Plan {
   int heads = 64;      // of a CTA: 8, 16, 32 or 64
-  int split_keys = 0;  // list positions of a split, a multiple of 64
+  int split_keys = 0;  // list positions of a split (invariant: of the first), a multiple of 64
   int num_splits = 1;
   // Invalid indices after the last valid one of either list change no bit of the result. To that
   // end the compressed list starts at a fixed position, whatever the length of the window, and the
@@ -43,6 +45,6 @@ struct Plan {
 
 // topk: positions of the longest list, window and compressed together.
 Plan plan_call(int64_t queries, int heads, int topk, int num_sms);
-Plan plan_invariant(int topk);
+Plan plan_invariant(int64_t queries, int heads, int topk, int num_sms);
 
 }  // namespace dsv4::sparse_mla_kernel::sm90_fp8

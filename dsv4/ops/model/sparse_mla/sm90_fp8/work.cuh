@@ -1,8 +1,8 @@
 // Work tiles: which query, heads and keys a CTA computes.
 //
 // A work tile is one query and one group of kHeads heads. Its list of keys (window positions, then
-// compressed positions) is one split, or several of split_keys positions, one for each CTA of a
-// cluster; their partials are combined through distributed shared memory (combine.cuh).
+// compressed positions) is one split, or several, one for each CTA of a cluster; their partials are
+// combined through distributed shared memory (combine.cuh).
 
 #pragma once
 
@@ -39,15 +39,29 @@ __device__ WorkTile locate_tile(const Params& p, int index) {
   work.query = at.query;
   return work;
 }
+// Splits have split_keys positions each. Those of an invariant plan begin at 0, split_keys, 2
+// split_keys, 4 split_keys, ..: at the same positions in lists of any length.
+__device__ inline int split_begin(const Params& p, int split) {
+  const int keys = static_cast<int>(p.split_keys.divisor);
+  if (!p.invariant) return split * keys;
+  return split == 0 ? 0 : keys << (split - 1);
+}
+// Splits of a list that are not empty, at least 1.
+__device__ inline int splits_of(const Params& p, int length) {
+  if (length <= 0) return 1;
+  const auto full = static_cast<int>(p.split_keys.divide(length - 1));
+  if (!p.invariant) return full + 1;
+  return full == 0 ? 1 : 33 - __clz(full);
+}
+
 // The other members: the range of keys, from the lengths of the lists.
 __device__ inline void read_lengths(const Params& p, WorkTile& work) {
   work.window_indices = num_indices(p.window.list, work.request);
   work.window = max(work.window_indices, p.window_positions);
-  const int split_keys = static_cast<int>(p.split_keys.divisor);
   const int length = work.window + num_indices(p.compressed.list, work.request);
-  work.num_splits = max(1, static_cast<int>(p.split_keys.divide(length + split_keys - 1)));
-  work.begin = min(length, split_of_cta(p) * split_keys);
-  work.end = min(length, work.begin + split_keys);
+  work.num_splits = splits_of(p, length);
+  work.begin = min(length, split_begin(p, split_of_cta(p)));
+  work.end = min(length, split_begin(p, split_of_cta(p) + 1));
 }
 
 template <int kHeads>

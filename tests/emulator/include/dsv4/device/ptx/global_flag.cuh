@@ -23,21 +23,4 @@ inline void wait_at_least(const int32_t* counter, int32_t least) {
   emulator::counter_wait(counter, least);
 }
 
-// A clock that advances by a nanosecond at every read, so what a kernel measures is how often it
-// was read meanwhile. One thread of the host runs a launch: no lock is needed.
-inline int64_t global_nanoseconds() {
-  static int64_t time = 0;
-  return ++time;
-}
-
-// Between devices. A flag that never comes is an error of the emulator, so `stop` and the time have
-// no effect.
-inline void raise_flag(int64_t* flag, int64_t value) {
-  emulator::flag_raise(flag, value);
-}
-inline bool wait_for_flag(const int64_t* flag, int64_t least, const int64_t*, int64_t) {
-  emulator::flag_wait(flag, least);
-  return true;
-}
-
 }  // namespace dsv4::ptx
