@@ -114,14 +114,10 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   phase("open_device");
   if (!follows(options.device)) roofs_ = probe_->measure_roofs();
   phase("measure_roofs");
-  const int world = num_ranks(options.device);
-  if (options.drafter != DrafterKind::kNone && (world > 1 || options.shard))
-    fail(ErrorCode::kUnsupported, "a drafter runs on a whole model only: give one device");
   if (options.synthetic.empty()) {
     const std::string folder = find_model(options.model);
-    model_.emplace(
-        world > 1 ? load_ranks(ModelSpec::load(folder, options.placement), options.device, devices)
-                  : Model::load(folder, options.drafter));
+    model_.emplace(load_ranks(ModelSpec::load(folder, options.placement), options.device, devices,
+                              options.drafter));
     codebooks_ = codebooks_of(*model_);
     place_model(*model_, devices, largest_cache(*model_, options.numerics, caches), context(),
                 expert_memory(options.outside, model_->config(), largest_limits(caches)));

@@ -64,8 +64,8 @@ Model make_model(const ChatModelOptions& options, const std::string& folder,
                  const Devices& devices) {
   if (options.random.synthetic.empty())
     return load_with_drafter(options.speculate, folder, options.device, devices, options.placement);
-  return synthetic_ranks(options.random, random_drafter(options.speculate, options.device),
-                         options.device, devices, options.placement);
+  return synthetic_ranks(options.random, random_drafter(options.speculate), options.device, devices,
+                         options.placement);
 }
 
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,

@@ -384,7 +384,7 @@ void check_drafts(const Model& model, const std::vector<RoundKind>& kinds) {
 }
 
 void bench_decode(DecodeOptions options) {
-  const std::vector<RoundKind> kinds = round_kinds(options.rounds, !is_cpu(options.device));
+  const std::vector<RoundKind> kinds = round_kinds(options.rounds, !on_cpu(options.device));
   for (const RoundKind& kind : kinds)
     if (kind.drafter != DrafterKind::kNone) options.drafter = kind.drafter;
   const std::vector<int64_t> batches = parse_numbers("--batch", options.batch, kMaxSequences),

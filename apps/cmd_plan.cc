@@ -79,6 +79,8 @@ Json ranks_json(const std::vector<RankPlan>& ranks) {
                     {"own_bytes", rank.own_bytes},
                     {"cache_bytes", rank.cache_bytes},
                     {"scratch_bytes", rank.scratch_bytes},
+                    {"guesses_bytes", rank.guesses_bytes},
+                    {"draft_head_bytes", rank.draft_head_bytes},
                     {"received_bytes_per_token", rank.received_bytes_per_token},
                     {"received_bytes_per_prompt_token", rank.received_bytes_per_prompt_token}});
   }
@@ -180,6 +182,12 @@ void print_ranks(const std::vector<RankPlan>& ranks) {
                size_text(rank.cache_bytes), size_text(rank.scratch_bytes),
                size_text(rank.received_bytes_per_token));
   }
+  const RankPlan& last = ranks.back();
+  if (last.guesses_bytes > 0)
+    fmt::print(
+        "each has also {} for guesses, and on a GPU {} of a copy of the head in 4 bits "
+        "(--draft-head)\n",
+        size_text(last.guesses_bytes), size_text(last.draft_head_bytes));
 }
 
 // "6.0 GiB per GPU, 1.0 GiB of host memory"

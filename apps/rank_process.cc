@@ -64,10 +64,11 @@ void refuse_shared_gpu(RankProcesses& group, const Device& device, bool listed) 
 
 std::shared_ptr<RankProcesses> meet_ranks(const LaunchedRank& self, const std::string& what,
                                           [[maybe_unused]] const std::string& device,
-                                          const Devices& devices, ExpertsPlacement placement) {
+                                          const Devices& devices, ExpertsPlacement placement,
+                                          DrafterKind drafter) {
   const Device* const own = devices.front().get();
   auto group = std::make_shared<RankProcesses>(
-      self, rank_identity(version_text(), what, own, placement), time_to_meet());
+      self, rank_identity(version_text(), what, own, placement, drafter), time_to_meet());
 #if DSV4_CUDA
   if (own != nullptr) refuse_shared_gpu(*group, *own, device.find(':') != device.npos);
 #endif
@@ -92,7 +93,9 @@ Model join_ranks(RanksOf model, const std::string& device, const Devices& device
   const auto self = rank_of_process(device);
   if (!self || self->id.whole()) return model.make({0, num_ranks(device)}, false);
   Model rank = model.make(self->id, true);
-  rank.join(meet_ranks(*self, model.identity, device, devices, rank.spec().placement()));
+  const auto& drafter = rank.weights().drafter;
+  rank.join(meet_ranks(*self, model.identity, device, devices, rank.spec().placement(),
+                       drafter ? drafter->kind : DrafterKind::kNone));
   if (self->id.rank == 0) return rank;
   // Launchers send these to all ranks. Rank 0 finishes what it has begun and then ends the others.
   for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_IGN);
@@ -108,10 +111,10 @@ bool follows(const std::string& device) {
 }
 
 Model load_ranks(const std::shared_ptr<const ModelSpec>& spec, const std::string& device,
-                 const Devices& devices) {
+                 const Devices& devices, DrafterKind drafter) {
   RanksOf model;
   model.make = [&](ShardId id, bool alone) {
-    return alone ? Model(spec, id) : Model::of_ranks(spec, id.world);
+    return alone ? Model(spec, id, drafter) : Model::of_ranks(spec, id.world, drafter);
   };
   if (rank_of_process(device)) model.identity = model_identity(spec->checkpoint().folder());
   model.work.place = [&](Model& rank, int64_t cache_bytes, const Context& steps) {

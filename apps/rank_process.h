@@ -22,17 +22,18 @@ bool follows(const std::string& device);
 // processes, this process' rank, after it has met the others; one that follows comes back by
 // ExitStatus only, when rank 0 has ended.
 Model load_ranks(const std::shared_ptr<const ModelSpec>& spec, const std::string& device,
-                 const Devices& devices);
+                 const Devices& devices, DrafterKind drafter = DrafterKind::kNone);
 // As load_ranks(), for a model with random weights.
 Model synthetic_ranks(const SyntheticOptions& options, DrafterKind drafter,
                       const std::string& device, const Devices& devices,
                       ExpertsPlacement placement);
 
-// Meets the other processes. what, placement: equal on all of them; device: the name, and what it
-// opened
+// Meets the other processes. what, placement, drafter: equal on all of them; device: the name, and
+// what it opened
 std::shared_ptr<RankProcesses> meet_ranks(const LaunchedRank& self, const std::string& what,
                                           const std::string& device, const Devices& devices,
-                                          ExpertsPlacement placement = ExpertsPlacement::kSliced);
+                                          ExpertsPlacement placement = ExpertsPlacement::kSliced,
+                                          DrafterKind drafter = DrafterKind::kNone);
 
 // For commands that do not run over processes.
 void refuse_processes(const std::string& device, const char* command);

@@ -11,8 +11,6 @@
 namespace dsv4::apps {
 namespace {
 
-constexpr const char* kWholeModelOnly = "a drafter runs on a whole model only: give one device";
-
 // 0: chosen
 int64_t draft_tokens(const SpeculateOptions& options) {
   return options.draft_tokens == "auto" ? 0 : options.draft_tokens[0] - '0';
@@ -23,8 +21,7 @@ std::string refusal(const ModelSpec& spec, DrafterKind kind, const SpeculateOpti
                     const std::string& device) {
   const std::string why = no_drafter(spec.checkpoint(), spec.config(), kind);
   if (!why.empty()) return why;
-  if (num_ranks(device) > 1) return kWholeModelOnly;
-  if (options.source == "auto" && !is_cpu(device))
+  if (options.source == "auto" && !on_cpu(device))
     return fmt::format("on a GPU give --speculate {} for the model's drafter", name(kind));
   const int64_t block = spec.config().dspark.block_size;
   if (const int64_t drafts = draft_tokens(options); kind == DrafterKind::kDspark && drafts > block)
@@ -65,18 +62,15 @@ Model load_with_drafter(const SpeculateOptions& options, const std::string& fold
     return load_ranks(spec, device, devices);
   const DrafterKind kind = wanted_kind(options, spec->config());
   const std::string why = refusal(*spec, kind, options, device);
-  if (why.empty()) return Model(std::move(spec), {}, kind);
+  if (why.empty()) return load_ranks(spec, device, devices, kind);
   if (options.source != "auto")
     fail(ErrorCode::kUnsupported, "--speculate {}: {}; want lookup or off", options.source, why);
   print_notice(fmt::format("note: speculation by lookup alone: {}", why));
   return load_ranks(spec, device, devices);
 }
 
-DrafterKind random_drafter(const SpeculateOptions& options, const std::string& device) {
+DrafterKind random_drafter(const SpeculateOptions& options) {
   if (options.source != "mtp" && options.source != "dspark") return DrafterKind::kNone;
-  if (num_ranks(device) > 1)
-    fail(ErrorCode::kUnsupported, "--speculate {}: {}; want lookup or off", options.source,
-         kWholeModelOnly);
   return options.source == "mtp" ? DrafterKind::kMtp : DrafterKind::kDspark;
 }
 
@@ -85,7 +79,7 @@ void apply_speculation(const SpeculateOptions& options, const Model& model,
   engine.speculate = options.source == "off" ? Speculate::kOff : speculate_with_drafter(model);
   engine.draft_tokens = draft_tokens(options);
   engine.draft_head =
-      copies_head(options.draft_head, drafter_kind(engine.speculate), !is_cpu(device));
+      copies_head(options.draft_head, drafter_kind(engine.speculate), !on_cpu(device));
 }
 
 void add_draft_head_option(CLI::App& command, std::string& choice) {

@@ -26,7 +26,7 @@ Model load_with_drafter(const SpeculateOptions& options, const std::string& fold
                         const std::string& device, const Devices& devices,
                         ExpertsPlacement placement);
 // The drafter of a model with random weights: the one that is named, which has random weights too.
-DrafterKind random_drafter(const SpeculateOptions& options, const std::string& device);
+DrafterKind random_drafter(const SpeculateOptions& options);
 void apply_speculation(const SpeculateOptions& options, const Model& model,
                        const std::string& device, EngineOptions& engine);
 

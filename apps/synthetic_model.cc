@@ -54,8 +54,7 @@ void check_synthetic_options(const SyntheticOptions& options, const std::string&
          "--experts, --dense, --recipe, --layers and --routing require --synthetic: {} has fixed "
          "formats",
          model);
-  if (!options.synthetic.empty() &&
-      (is_cpu(device) || device.starts_with("cpu,") || device == "processes:cpu"))
+  if (!options.synthetic.empty() && on_cpu(device))
     fail(ErrorCode::kUnsupported, "--synthetic generates its weights on a GPU: add --device {}",
          "cuda");
 }

@@ -12,7 +12,7 @@
 #   processes  ranks that are processes: answers, prefixes, servers, ranks that are killed or stopped; logits of six layers of V4-Flash;
 #              the time of an exchange. Their logits and caches by memcmp are in `bits`
 #   nccl       the same with exchanges by NCCL (DSV4_NCCL: its library), on two GPUs
-#   engine     answers, prefixes from the cache, host memory and the disk, a rank that throws or stalls
+#   engine     answers, drafts of the MTP block, prefixes from the cache, host memory and the disk, a rank that throws or stalls
 #   faults     what a GPU that is not there says
 #   bench      an exchange beside NCCL's all-gather; decode and prefill of six layers of V4-Flash in FP4 on one GPU and on two; the whole model on two H200
 #
@@ -80,7 +80,7 @@ for step in "${steps[@]}"; do
     soak)
       DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} \
         check soak 240 "$bin/ranks_gpu_test" '--gtest_filter=*ManyCapturedSteps*/demo_2_sliced' ;;
-    engine) check engine 120 "$bin/engine_ranks_gpu_test" ;;
+    engine) check engine 300 "$bin/engine_ranks_gpu_test" ;;
     processes)
       DSV4_RANKS_GPUS=$([ "$gpus" -gt 1 ] && echo 0,1 || echo 0) \
         check processes 240 python3 tests/cli/rank_processes_test.py "$bin/dsv4" -v
@@ -116,6 +116,7 @@ for step in "${steps[@]}"; do
         report ranks_fp4_det decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32 --deterministic
         report ranks_k3 decode "${flash[@]}" --experts k3-e4m3 --batch 1,8,32
         report ranks_prefill prefill "${flash[@]}" "${fp4[@]}" --tokens 8192
+        report ranks_mtp_fp4 decode "${flash[@]}" "${fp4[@]}" --batch 1,8 --speculate mtp --draft-tokens 0,1,2,3 --accept 0.79,0.61,0.46
         report ranks_fp4_whole decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32,64 --experts-placement whole
         report ranks_shard_fp4 decode --synthetic flash "${fp4[@]}" --batch 1,8,32 --shard 0/2 --device cuda --ops --json
       fi ;;

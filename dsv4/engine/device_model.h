@@ -43,6 +43,8 @@ std::string devices_of_gpus(const std::string& gpus);
 const std::string& default_device();
 // Whether the name is that of the CPU, undivided; "auto" may be.
 bool is_cpu(const std::string& device);
+// Whether the ranks that it names are all on the CPU, or the whole model.
+bool on_cpu(const std::string& device);
 // usable: of each GPU of a machine, in the order of their numbers.
 std::string default_device(const std::vector<bool>& usable);
 

@@ -60,6 +60,16 @@ struct GpuRanks {
   RunCalls run_calls;
   std::vector<std::unique_ptr<Runner>> runners;  // [world]
   std::function<void(ShardId, int64_t)> before_step;
+  std::function<void(ShardId)> before_draft;
+
+  // A rank that goes on uses it. The others may have given the rank up meanwhile; the model of rank
+  // 0 is the caller's.
+  Runner& runner(ShardId id, bool eager) {
+    exchanges->check();
+    Runner& own = *runners[static_cast<size_t>(id.rank)];
+    if (id.rank > 0) own.observe(eager ? &run_calls : nullptr);
+    return own;
+  }
 
   // What a rank does in a task: a failure ends the exchanges of all.
   template <class Body>
@@ -100,6 +110,7 @@ std::shared_ptr<GpuRanks> make_gpu_ranks(const Model& model, const RankOptions& 
   ranks->exchanges =
       std::make_unique<DeviceRanks>(ranks->devices, kExchangeWindowBytes, options.limit);
   ranks->before_step = options.before_step;
+  ranks->before_draft = options.before_draft;
   make_current(*ranks->devices.front());
   return ranks;
 }
@@ -131,26 +142,29 @@ class DeviceRanksRunner final : public Runner {
 
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits, const DrafterStreams& drafter) override {
-    DSV4_CHECK(drafter.streams.rank == 0, "{} ranks enter no tokens for a drafter", team_.world());
-    // All ranks capture, or none does.
-    const bool eager = observed_ || home().times() != nullptr;
     const auto plan = std::make_shared<const StepPlan>(steps_++, batch);
-    auto of_rank = std::make_shared<std::vector<std::vector<LayerCache>>>();
+    auto of_rank = std::make_shared<std::vector<RankMemory>>();
     for (int rank = 0; rank < team_.world(); ++rank)
-      of_rank->push_back(caches_of_rank(caches, caches_, rank));
-    run_all([ranks = ranks_, plan, of_rank, logits, eager](int rank) {
-      const auto r = static_cast<size_t>(rank);
-      if (ranks->before_step)
-        ranks->before_step({rank, static_cast<int>(ranks->devices.size())}, plan->step());
-      // The others may have given this rank up meanwhile; the model of rank 0 is the caller's.
-      ranks->exchanges->check();
-      if (rank > 0) ranks->runners[r]->observe(eager ? &ranks->run_calls : nullptr);
-      ranks->runners[r]->forward(plan->batch(), (*of_rank)[r], logits, {});
+      of_rank->push_back(
+          {caches_of_rank(caches, caches_, rank), streams_of_rank(drafter, caches_, rank)});
+    run_all([plan, of_rank, logits, eager = eager()](GpuRanks& ranks, ShardId id) {
+      if (ranks.before_step) ranks.before_step(id, plan->step());
+      const RankMemory& own = (*of_rank)[static_cast<size_t>(id.rank)];
+      ranks.runner(id, eager).forward(plan->batch(), own.caches, logits, own.streams);
     });
   }
 
-  Drafted draft(const DraftChain&) override {
-    fail(ErrorCode::kUnsupported, "drafters do not run on {} ranks yet", team_.world());
+  // Every rank waits for its drafts, which are those of all ranks.
+  Drafted draft(const DraftChain& chain) override {
+    const std::shared_ptr<const DraftPlans> plans = plans_of_ranks(chain, caches_);
+    const auto drafted = std::make_shared<Drafted>();  // of rank 0
+    run_all([plans, drafted, eager = eager()](GpuRanks& ranks, ShardId id) {
+      if (ranks.before_draft) ranks.before_draft(id);
+      Drafted own = ranks.runner(id, eager).draft((*plans)[static_cast<size_t>(id.rank)]->chain());
+      ranks.exchanges->check();
+      if (id.rank == 0) *drafted = std::move(own);
+    });
+    return *drafted;
   }
 
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {
@@ -216,13 +230,20 @@ class DeviceRanksRunner final : public Runner {
     return all;
   }
 
-  // body(rank) by the threads of all ranks.
+  struct RankMemory {
+    std::vector<LayerCache> caches;
+    DrafterStreams streams;
+  };
+
+  // All ranks capture, or none does.
+  bool eager() const { return observed_ || home().times() != nullptr; }
+
+  // body(ranks, id) by the threads of all ranks.
   template <class Body>
   void run_all(Body body) {
     try {
       team_.run([ranks = ranks_, body](Communicator& self) {
-        const int rank = self.id().rank;
-        ranks->run(rank, [&] { body(rank); });
+        ranks->run(self.id().rank, [&] { body(*ranks, self.id()); });
       });
     } catch (...) {
       ranks_->exchanges->abort();  // of a rank that did not come back

@@ -12,7 +12,8 @@
 //   ranks     a rank of several: exchanges are kernels of the step (comm/device_ranks.h), or in a
 //             benchmark of one rank alone copies (comm/local_copies.h)
 //   drafts    passes of the drafter, or what follows from its block, each of which takes the ids
-//             that the one before has drawn: one graph and one wait for all drafts of a round
+//             that the one before has drawn: one graph and one wait for all drafts of a round, on
+//             every rank of several
 
 #include <algorithm>
 #include <cstring>
@@ -32,6 +33,7 @@
 #include "dsv4/device/graph.h"
 #include "dsv4/engine/captured_steps.h"
 #include "dsv4/engine/device_sampler.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/expert_waves.h"
 #include "dsv4/engine/runner.h"
 #include "dsv4/engine/workspace.h"
@@ -116,6 +118,10 @@ class DeviceRunner : public Runner {
   std::optional<StepExtents> decode_extents(const ForwardBatch& batch, const StepExtents& exact,
                                             const TensorView& logits) const;
   void choose_experts(Step& step, bool decodes);
+  // How a rank of several exchanges values; null: the model is whole.
+  Communicator* communicator();
+  // A rank of several waits for its turn (DeviceRanks::step).
+  void enqueue_in_turn(const std::function<void()>& enqueue);
   // What a chain computes and draws, for so many rows; makes the lists.
   std::function<void()> passes_of(const DraftChain& chain, int64_t rows);
   std::function<void()> block_of(const DraftChain& chain, int64_t rows);
@@ -149,7 +155,9 @@ class DeviceRunner : public Runner {
   CopyStream copy_stream_;
   std::unique_ptr<StoreWaves> waves_;  // null: all experts are on the device
   std::unique_ptr<FetchBeside> beside_;
+  DraftHead draft_head_;
   ExchangeCounts exchanges_;
+  std::optional<Metered> metered_;  // what ranks_ has for this rank
   RankStats stats_;
 };
 
@@ -175,6 +183,8 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
          "{} ranks for {} groups of heads: give as many GPUs as groups at most, or --deterministic",
          model.id().world, model.config().o_groups);
   if (alone) alone_.emplace(device_, model.id());
+  if (ranks_ != nullptr) metered_.emplace(ranks_->rank(model.id().rank), exchanges_);
+  if (limits.draft_head) draft_head_ = DraftHead(model, device_.memory());
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);
   // A step of several ranks allocates and loads nothing: what waits for a GPU would wait for all of
@@ -202,6 +212,11 @@ std::vector<RankStats> DeviceRunner::rank_stats() {
 
 DeviceRunner::~DeviceRunner() {
   cudaStreamSynchronize(device_.stream());  // kernels may still use what goes away now
+}
+
+Communicator* DeviceRunner::communicator() {
+  if (metered_) return &*metered_;
+  return alone_ ? &*alone_ : nullptr;
 }
 
 // What a decode step is padded to where steps are captured; nothing for other steps.
@@ -239,14 +254,13 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
   send_step_lists();
   choose_experts(step, decode.has_value());
   const auto enqueue = [&] { model_.forward(step, caches, logits, drafter); };
-  const auto run = [&] {
-    captured ? run_captured(captured_[*captured], logits, enqueue) : enqueue();
-  };
-  if (alone_) step.ranks = &*alone_;
-  if (ranks_ == nullptr) return run();
-  Metered metered(ranks_->rank(model_.id().rank), exchanges_);
-  step.ranks = &metered;
-  ranks_->step(model_.id().rank, run);
+  step.ranks = communicator();
+  enqueue_in_turn(
+      [&] { captured ? run_captured(captured_[*captured], logits, enqueue) : enqueue(); });
+}
+
+void DeviceRunner::enqueue_in_turn(const std::function<void()>& enqueue) {
+  ranks_ == nullptr ? enqueue() : ranks_->step(model_.id().rank, enqueue);
 }
 
 // A decode step chooses on the device, so its graph is the same for all of them; it does so also
@@ -269,7 +283,7 @@ std::function<void()> DeviceRunner::passes_of(const DraftChain& chain, int64_t r
   for (size_t pass = 0; pass < chain.guesses(); ++pass) {
     steps.push_back(make_draft_step(context_, model_.config(), model_.cache_groups()[kWindowGroup],
                                     chain.passes[pass], extents, step_lists(lists), scratch_));
-    steps.back().draft_head = chain.buffers->head();
+    steps.back().draft_head = draft_head_.get(), steps.back().ranks = communicator();
     if (pass > 0) steps.back().ids = sampler_.drafts(pass - 1, rows);
   }
   return [this, &chain, rows, steps = std::move(steps)]() mutable {
@@ -285,8 +299,8 @@ std::function<void()> DeviceRunner::block_of(const DraftChain& chain, int64_t ro
   const int64_t guesses = std::ssize(chain.sequences);
   Step step = make_block_step(context_, model_.config(), model_.cache_groups()[kWindowGroup],
                               chain.passes[0], block_extents(model_.config(), rows, guesses),
-                              step_lists(list_scratch_.taken().data), scratch_);
-  step.draft_head = chain.buffers->head();
+                              step_lists(list_scratch_.taken().data), scratch_, model_.id());
+  step.draft_head = draft_head_.get(), step.ranks = communicator();
   return [this, &chain, rows, guesses, step]() mutable {
     model_.draft_block(step, chain.caches, chain.block_rows(rows));
     for (size_t guess = 0; guess < chain.guesses(); ++guess) {
@@ -300,6 +314,7 @@ std::function<void()> DeviceRunner::block_of(const DraftChain& chain, int64_t ro
 }
 
 Drafted DeviceRunner::draft(const DraftChain& chain) {
+  const StepTimer timer(stats_, 0);
   lists_copied_.wait();
   const Scratch::Scope scope(list_scratch_);
   const int64_t rows = captured_steps_.draft(std::ssize(chain.passes[0].runs)).runs;
@@ -309,7 +324,9 @@ Drafted DeviceRunner::draft(const DraftChain& chain) {
   sampler_.send(chain, rows);
   const DraftSize size{rows, chain.guesses(), !chain.sampling.term_begin.empty(),
                        !chain.sampling.mask.empty()};
-  captures() ? run_captured(captured_drafts_[size], chain.buffers->logits(), enqueue) : enqueue();
+  enqueue_in_turn([&] {
+    captures() ? run_captured(captured_drafts_[size], chain.buffers.logits, enqueue) : enqueue();
+  });
   return sampler_.take(chain, rows);
 }
 

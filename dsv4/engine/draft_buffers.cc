@@ -46,10 +46,9 @@ int64_t draft_logits_rows(const ModelConfig& config, const CacheLimits& limits) 
   return 0;
 }
 
-DraftBuffers::DraftBuffers(const Model& model, Numerics numerics, const CacheLimits& limits,
+DraftBuffers::DraftBuffers(const ModelConfig& config, Numerics numerics, const CacheLimits& limits,
                            Memory& memory) {
-  const Shapes shapes = shapes_of(model.config(), numerics, limits);
-  if (limits.draft_head) head_ = DraftHead(model, memory);
+  const Shapes shapes = shapes_of(config, numerics, limits);
   streams_ = buffer_of(shapes.streams, memory);
   for (Buffer& chain : chain_) chain = buffer_of(shapes.chain, memory);
   logits_ = buffer_of(shapes.logits, memory);
@@ -57,11 +56,11 @@ DraftBuffers::DraftBuffers(const Model& model, Numerics numerics, const CacheLim
   before_ = buffer_of(shapes.before, memory);
 }
 
-int64_t DraftBuffers::bytes(const Model& model, Numerics numerics, const CacheLimits& limits) {
-  const Shapes shapes = shapes_of(model.config(), numerics, limits);
+int64_t DraftBuffers::bytes(const ModelConfig& config, Numerics numerics,
+                            const CacheLimits& limits) {
+  const Shapes shapes = shapes_of(config, numerics, limits);
   return shapes.streams.bytes() + 2 * shapes.chain.bytes() + shapes.logits.bytes() +
-         shapes.hidden.bytes() + shapes.before.bytes() +
-         (limits.draft_head ? DraftHead::bytes(model) : 0);
+         shapes.hidden.bytes() + shapes.before.bytes();
 }
 
 }  // namespace dsv4

@@ -16,7 +16,7 @@ namespace {
 
 bool is_copied(const Model& model) {
   const WeightView& head = model.weights().head;
-  return !head.quantized_activations() && head.k % kKbitBlock == 0;
+  return head.n > 0 && !head.quantized_activations() && head.k % kKbitBlock == 0;
 }
 
 // The largest magnitude of a head, where it is.

@@ -2,7 +2,8 @@
 // on it, and a pass of MTP reads a quarter of the bytes of a bf16 head (Flash: 281 MB of 1,059).
 //
 // It is made from the head where the model is, by quantize_kbit with the e4m3 codebook, and is not
-// stored. A head that has few bits already gets none.
+// stored. A head that has few bits already gets none. A rank of several copies its own rows, with a
+// scale of their own.
 
 #pragma once
 
@@ -23,6 +24,8 @@ class DraftHead {
   static int64_t bytes(const Model& model);
 
   const WeightView& view() const { return view_; }
+  // Step::draft_head
+  const WeightView* get() const { return view_.empty() ? nullptr : &view_; }
 
  private:
   Buffer planes_, scales_, codebook_;

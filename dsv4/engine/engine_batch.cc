@@ -62,7 +62,9 @@ void Engine::choose_drafts(const Schedule& plan, const Batch& batch) {
     Speculation::limit(request, drafts);
     proposals.push_back({.request = &request, .most = drafts});
   }
+  broken_ = true;  // as in run_batch(): a drafter runs in the network too
   speculation_.propose(proposals);
+  broken_ = false;
   for (const Speculation::Proposal& one : proposals) {
     if (one.most == 0 || !one.request->round.drafts.empty()) continue;
     executor_.cache().truncate(one.request->seq, one.request->cached);

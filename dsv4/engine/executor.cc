@@ -35,7 +35,7 @@ Executor::Executor(const Model& model, const Context& context, const CacheLimits
   logits_ = Buffer(DType::kF32, {limits.logits_rows(), model.config().vocab_size},
                    runner_->logits_memory());
   if (limits.drafter != DrafterKind::kNone)
-    drafting_.emplace(model, context.numerics, limits, runner_->memory());
+    drafting_.emplace(model.config(), context.numerics, limits, runner_->memory());
 }
 
 std::vector<RankStats> Executor::rank_stats() const {
@@ -175,7 +175,7 @@ std::vector<Executor::Guesses> Executor::draft(std::span<const DraftRow> rows,
   DraftChain chain{.kind = cache_.limits().drafter,
                    .caches = cache_.drafter_layers(),
                    .pending = cache_.streams(),
-                   .buffers = &*drafting_,
+                   .buffers = drafting_->views(),
                    .sampling = sampling};
   const int64_t most = rows.front().most;
   DSV4_CHECK(!chain.block() || most <= model_.config().dspark.block_size,

@@ -69,11 +69,12 @@ std::string model_identity(const std::string& folder) {
 }
 
 RankIdentity rank_identity(const std::string& program, const std::string& model,
-                           const Device* device, ExpertsPlacement placement) {
+                           const Device* device, ExpertsPlacement placement, DrafterKind drafter) {
   constexpr size_t kDigits = 16;
   return {.program = program,
           .model = hex_digits(digest_of(model)).substr(0, kDigits) +
-                   (placement == ExpertsPlacement::kWhole ? " with whole experts" : ""),
+                   (placement == ExpertsPlacement::kWhole ? " with whole experts" : "") +
+                   (drafter == DrafterKind::kNone ? "" : fmt::format(" and {}", name(drafter))),
           .processor = processor(device)};
 }
 

@@ -27,6 +27,6 @@ Digest cache_fingerprint(const std::string& identity, const Model& model, const 
 // What ranks that are processes compare: what the model is, such as model_identity(), what each has
 // of the experts, and where they compute. device: null: on the host
 RankIdentity rank_identity(const std::string& program, const std::string& model,
-                           const Device* device, ExpertsPlacement placement);
+                           const Device* device, ExpertsPlacement placement, DrafterKind drafter);
 
 }  // namespace dsv4

@@ -41,6 +41,8 @@ class Follower {
         return take_caches(from);
       case RankMessage::kStep:
         return step(from);
+      case RankMessage::kDraft:
+        return draft(from);
       case RankMessage::kCopy:
         return copy(from, message.bytes.size());
       case RankMessage::kFill:
@@ -98,16 +100,9 @@ class Follower {
 
   void take_caches(MessageReader& from) {
     caches_ = get_caches(from);
-    const auto move = [&](TensorView& view) {
-      if (!view.empty()) view.data = blocks_->at(view.data, view.bytes());
-    };
-    for (LayerCache& layer : caches_) {
-      move(layer.window.pages);
-      move(layer.entries.pages);
-      move(layer.keys.pages);
-      move(layer.state.slots);
-      move(layer.index_state.slots);
-    }
+    for (LayerCache& layer : caches_)
+      move_cache(layer,
+                 [&](TensorView& view) { view.data = blocks_->at(view.data, view.bytes()); });
   }
 
   void fill(MessageReader& from) {
@@ -126,7 +121,27 @@ class Follower {
     // The logits are rank 0's: no memory, but a shape.
     const TensorMeta logits =
         TensorMeta::contiguous(DType::kF32, {form.logits_rows, model_.config().vocab_size});
-    rank_->forward(plan->batch(), caches_, {logits, unmapped_address(0)});
+    DrafterStreams drafter = form.drafter;
+    if (!drafter.streams.empty()) {
+      TensorView& streams = drafter.streams;
+      streams.data = blocks_->at(streams.data, streams.bytes());
+      drafter.pending.data = blocks_->at(drafter.pending.data, drafter.pending.bytes());
+    }
+    rank_->run([&](Runner& runner) {
+      runner.forward(plan->batch(), caches_, {logits, unmapped_address(0)}, drafter);
+    });
+  }
+
+  void draft(MessageReader& from) {
+    bool eager = false;
+    const auto at = [&](const std::byte* address, int64_t bytes) {
+      return blocks_->at(address, bytes);
+    };
+    const std::unique_ptr<DraftPlan> plan = get_draft(from, at, eager);
+    if (options_.before_draft) options_.before_draft(group_.id());
+    runner().observe(eager ? &run_calls_ : nullptr);
+    rank_->run([&](Runner& runner) { runner.draft(plan->chain()); });
+    rank_->check_exchanges();
   }
 
   void copy(MessageReader& from, size_t left) {

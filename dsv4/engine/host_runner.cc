@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/not_finite.h"
@@ -15,6 +14,7 @@ HostRunner::HostRunner(const Model& model, const Context& context, const CacheLi
     : model_(model), context_(context) {
   context_.workspace = &scratch_;
   scratch_.reserve(plan_workspace(model, context, limits, 0).step);
+  if (limits.draft_head) draft_head_ = DraftHead(model, host_memory());
   stats_.rank = model.id().rank;
   stats_.weight_bytes = model.weight_bytes();
 }
@@ -45,8 +45,7 @@ void HostRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> 
   extents.enters = drafter_of(model_, caches);
   Step step = make_step(context_, model_.config(), groups, batch, extents, StepLists(scratch_),
                         scratch_, model_.id());
-  std::optional<Metered> metered;
-  if (ranks_ != nullptr) step.ranks = &metered.emplace(*ranks_, exchanges_);
+  step.ranks = ranks();
   model_.forward(step, caches, logits, drafter);
 }
 
@@ -71,7 +70,7 @@ void HostRunner::draft_by_passes(const DraftChain& chain, Ids& ids) {
     const Scratch::Scope scope(scratch_);
     Step step = make_draft_step(context_, model_.config(), window, batch,
                                 step_extents({&window, 1}, batch), StepLists(scratch_), scratch_);
-    step.draft_head = chain.buffers->head();
+    step.draft_head = draft_head_.get(), step.ranks = ranks();
     const int64_t rows = chain.sequences[pass];
     model_.draft(step, chain.caches[0], chain.before(pass), chain.after(pass, rows),
                  chain.logits(pass, rows));
@@ -83,10 +82,10 @@ void HostRunner::draft_by_block(const DraftChain& chain, Drafted& drafted) {
   const ForwardBatch& batch = chain.passes[0];
   const int64_t runs = std::ssize(batch.runs), guesses = std::ssize(chain.sequences);
   const Scratch::Scope scope(scratch_);
-  Step step =
-      make_block_step(context_, model_.config(), model_.cache_groups()[kWindowGroup], batch,
-                      block_extents(model_.config(), runs, guesses), StepLists(scratch_), scratch_);
-  step.draft_head = chain.buffers->head();
+  Step step = make_block_step(context_, model_.config(), model_.cache_groups()[kWindowGroup], batch,
+                              block_extents(model_.config(), runs, guesses), StepLists(scratch_),
+                              scratch_, model_.id());
+  step.draft_head = draft_head_.get(), step.ranks = ranks();
   model_.draft_block(step, chain.caches, chain.block_rows(runs));
   // Every sequence has a row of each guess, those that do not want it the id of padding.
   const Buffer before(DType::kI32, {runs});
@@ -109,12 +108,24 @@ void HostRunner::draft_by_block(const DraftChain& chain, Drafted& drafted) {
   }
 }
 
+// Where all ranks compute the same they meet the same numbers, and end their drafts together here.
+// One that met it alone finds the others at another exchange, which ends the group.
+void HostRunner::end_drafts() {
+  const int world = ranks_->id().world;
+  const Buffer nothing(DType::kI32, {1, world});
+  const ColumnEnds ends = column_ends(world, world, 1);
+  const Gathered one[] = {{nothing, ends}};
+  ranks_->gather(one, {"drafts that ended at a number that is not finite"});
+}
+
 Drafted HostRunner::draft(const DraftChain& chain) {
+  const StepTimer timer(stats_, 0);
   Drafted drafted;
   for (const int64_t n : chain.sequences) drafted.ids.emplace_back(static_cast<size_t>(n), -1);
   try {
     chain.block() ? draft_by_block(chain, drafted) : draft_by_passes(chain, drafted.ids);
   } catch (const NotFinite&) {  // an op met it, of whichever sequence
+    if (ranks_) end_drafts();
   }
   return drafted;
 }

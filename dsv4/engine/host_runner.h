@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "dsv4/comm/metered.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/runner.h"
 
 namespace dsv4 {
@@ -26,7 +28,7 @@ class HostRunner final : public Runner {
   bool on_host() const override { return true; }
   const Scratch& scratch() const override { return scratch_; }
   // How a rank of several reaches the others, in the next steps.
-  void join(Communicator* ranks) { ranks_ = ranks; }
+  void join(Communicator& ranks) { ranks_.emplace(ranks, exchanges_); }
   void observe(Observer* observer) override { context_.observer = observer; }
   std::vector<RankStats> rank_stats() override;
   Memory& staging() override { return host_memory(); }
@@ -43,12 +45,15 @@ class HostRunner final : public Runner {
   void draw_all(const DraftChain& chain, const std::function<void(size_t)>& compute, Ids& ids);
   void draft_by_passes(const DraftChain& chain, Ids& ids);
   void draft_by_block(const DraftChain& chain, Drafted& drafted);
+  void end_drafts();
+  Communicator* ranks() { return ranks_ ? &*ranks_ : nullptr; }
 
   const Model& model_;
   Context context_;
   Scratch scratch_;
-  Communicator* ranks_ = nullptr;
+  DraftHead draft_head_;
   ExchangeCounts exchanges_;
+  std::optional<Metered> ranks_;  // none: it is alone
   RankStats stats_;
 };
 

@@ -206,6 +206,11 @@ bool is_cpu(const std::string& device) {
   return (device == "auto" ? default_device() : device) == "cpu";
 }
 
+bool on_cpu(const std::string& device) {
+  if (const auto places = places_of_processes(device)) return *places == "cpu";
+  return std::ranges::all_of(split(device), is_cpu);
+}
+
 std::shared_ptr<Device> open_device(const std::string& name) {
   if (name == "auto") return open_device(default_device());
   if (name == "cpu") return nullptr;

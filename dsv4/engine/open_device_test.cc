@@ -18,6 +18,12 @@ TEST(DefaultDevice, IsTheFirstGpuThatCanBeUsed) {
   EXPECT_EQ(default_device({false, false, false, true}), "cuda:3");
 }
 
+TEST(DefaultDevice, AllRanksOfAListAreOnTheCpuOrNone) {
+  for (const char* name : {"cpu", "cpu,cpu", "processes:cpu"}) EXPECT_TRUE(on_cpu(name)) << name;
+  for (const char* name : {"cuda", "cuda:0,cuda:1", "processes", "processes:0,1"})
+    EXPECT_FALSE(on_cpu(name)) << name;
+}
+
 #if !DSV4_CUDA
 TEST(DefaultDevice, IsTheCpuInABuildWithoutGpus) {
   EXPECT_EQ(default_device(), "cpu");

@@ -26,15 +26,14 @@ ProcessRank::ProcessRank(const Model& model, const Context& context, const Cache
   if (exchange_kind() == ExchangeKind::kNccl)
     fail(ErrorCode::kBadInput, "--exchange nccl is for ranks that are processes on {}", "GPUs");
   auto host = std::make_unique<HostRunner>(model, context, limits);
-  host->join(&group_.exchanges());
+  host->join(group_.exchanges());
   runner_ = std::move(host);
 }
 
-void ProcessRank::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-                          const TensorView& logits) {
+void ProcessRank::run(const std::function<void(Runner&)>& work) {
   const int threads = omp_get_max_threads();
   omp_set_num_threads(threads_);
-  runner_->forward(batch, caches, logits, {});
+  work(*runner_);
   omp_set_num_threads(threads);
 }
 

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "dsv4/comm/rank_processes.h"
@@ -18,9 +19,8 @@ class ProcessRank {
 
   RankProcesses& group() { return group_; }
   Runner& runner() const { return *runner_; }
-  // Runs a step, or on a GPU starts it.
-  void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-               const TensorView& logits);
+  // Runs a step or drafts with the rank's share of the CPUs.
+  void run(const std::function<void(Runner&)>& work);
   // Throws RanksStopped when an exchange ended without its values, or another process has ended.
   // On a GPU this is true of the work that has been waited for.
   void check();

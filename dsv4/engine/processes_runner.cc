@@ -59,21 +59,28 @@ class ProcessesRunner final : public Runner {
 
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits, const DrafterStreams& drafter) override {
-    DSV4_CHECK(drafter.streams.rank == 0, "{} ranks enter no tokens for a drafter",
-               group_.id().world);
     guarded([&] {
       send_caches(caches);
       const StepPlan plan(steps_++, batch);
       MessageWriter message;
-      put_plan(message, plan, {.eager = eager(), .logits_rows = logits.dim(0)});
+      put_plan(message, plan, {.eager = eager(), .logits_rows = logits.dim(0), .drafter = drafter});
       group_.tell(kind_of(RankMessage::kStep), message.bytes());
       if (options_.before_step) options_.before_step(group_.id(), plan.step());
-      own_.forward(batch, caches, logits);
+      own_.run([&](Runner& runner) { runner.forward(batch, caches, logits, drafter); });
     });
   }
 
-  Drafted draft(const DraftChain&) override {
-    fail(ErrorCode::kUnsupported, "drafters do not run on {} ranks yet", group_.id().world);
+  Drafted draft(const DraftChain& chain) override {
+    Drafted drafted;
+    guarded([&] {
+      MessageWriter message;
+      put_draft(message, chain, eager());
+      group_.tell(kind_of(RankMessage::kDraft), message.bytes());
+      if (options_.before_draft) options_.before_draft(group_.id());
+      own_.run([&](Runner& runner) { drafted = runner.draft(chain); });
+      own_.check();
+    });
+    return drafted;
   }
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {
     std::vector<Sampled> tokens;

@@ -51,25 +51,19 @@ void RankMemories::download(std::byte* to, const std::byte* from, int64_t bytes)
   memories_.front()->download(to, from, bytes);
 }
 
-namespace {
-
-template <class View>
-void move_view(View& view, const RankMemories& memories, int rank) {
-  if (!view.empty()) view.data = memories.at(rank, view.data);
-}
-
-}  // namespace
-
 std::vector<LayerCache> caches_of_rank(std::span<const LayerCache> caches,
                                        const RankMemories& memories, int rank) {
   std::vector<LayerCache> moved(caches.begin(), caches.end());
-  for (LayerCache& layer : moved) {
-    move_view(layer.window.pages, memories, rank);
-    move_view(layer.entries.pages, memories, rank);
-    move_view(layer.keys.pages, memories, rank);
-    move_view(layer.state.slots, memories, rank);
-    move_view(layer.index_state.slots, memories, rank);
-  }
+  for (LayerCache& layer : moved)
+    move_cache(layer, [&](TensorView& view) { view.data = memories.at(rank, view.data); });
+  return moved;
+}
+
+DrafterStreams streams_of_rank(const DrafterStreams& streams, const RankMemories& memories,
+                               int rank) {
+  DrafterStreams moved = streams;
+  if (!moved.streams.empty()) moved.streams.data = memories.at(rank, moved.streams.data);
+  if (!moved.pending.empty()) moved.pending.data = memories.at(rank, moved.pending.data);
   return moved;
 }
 

@@ -44,8 +44,19 @@ class RankMemories final : public Memory {
   std::map<const std::byte*, Block> blocks_;  // by the address of rank 0
 };
 
+// Calls move(view) for every tensor of a layer's cache that is not empty.
+template <class Move>
+void move_cache(LayerCache& layer, const Move& move) {
+  for (TensorView* view : {&layer.window.pages, &layer.entries.pages, &layer.keys.pages,
+                           &layer.state.slots, &layer.index_state.slots})
+    if (!view->empty()) move(*view);
+}
+
 // The caches of a rank, for those of rank 0.
 std::vector<LayerCache> caches_of_rank(std::span<const LayerCache> caches,
                                        const RankMemories& memories, int rank);
+// And what MTP has beside them.
+DrafterStreams streams_of_rank(const DrafterStreams& streams, const RankMemories& memories,
+                               int rank);
 
 }  // namespace dsv4

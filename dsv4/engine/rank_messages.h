@@ -5,6 +5,7 @@
 //   kAllocate, kRelease, kUpload      a block of the caches, named by its address on rank 0
 //   kCaches     the caches of all layers, as views of such blocks
 //   kStep       run a step
+//   kDraft      draw the drafts of a round
 //   kCopy       copy inside blocks, or into them
 //   kFill       make something up for the caches (benchmarks), or look at them (tests)
 //   kStats      answered with the rank's numbers
@@ -33,6 +34,7 @@ enum class RankMessage : uint32_t {
   kUpload,
   kCaches,
   kStep,
+  kDraft,
   kCopy,
   kFill,
   kStats,
@@ -56,9 +58,16 @@ std::unique_ptr<ContextText> get_context(MessageReader& from);
 struct StepForm {
   bool eager = false;       // no graph is captured or replayed
   int64_t logits_rows = 0;  // of the memory for logits
+  DrafterStreams drafter;   // of MTP, at the addresses of rank 0
 };
 void put_plan(MessageWriter& to, const StepPlan& plan, StepForm form);
 std::unique_ptr<StepPlan> get_plan(MessageReader& from, StepForm& form);
+
+void put_draft(MessageWriter& to, const DraftChain& chain, bool eager);
+// at(address, bytes): where bytes of rank 0 lie here. Throws kBadInput where lists do not fit
+// together.
+using AddressHere = std::function<std::byte*(const std::byte* address, int64_t bytes)>;
+std::unique_ptr<DraftPlan> get_draft(MessageReader& from, const AddressHere& at, bool& eager);
 
 void put_caches(MessageWriter& to, std::span<const LayerCache> caches);
 std::vector<LayerCache> get_caches(MessageReader& from);  // at the addresses of rank 0

@@ -12,19 +12,19 @@ namespace dsv4 {
 struct RankStats {
   int rank = 0;
   int64_t steps = 0;
-  double step_seconds = 0;     // of its thread; on a GPU the steps are enqueued in that time
+  double step_seconds = 0;     // of its thread, drafts included; on a GPU steps are enqueued then
   double wait_seconds = 0;     // in exchanges, mostly for others: of the thread, or of the GPU
   int64_t received_bytes = 0;  // of other ranks' values
   int64_t weight_bytes = 0, cache_bytes = 0, workspace_bytes = 0;
   MemoryUse device_memory;  // zeros on the host
 };
 
-// Counts a step and its time.
+// Counts a step and its time, or the time of drafts, which belong to the next step.
 class StepTimer {
  public:
-  explicit StepTimer(RankStats& stats) : stats_(stats) {}
+  explicit StepTimer(RankStats& stats, int64_t steps = 1) : stats_(stats), steps_(steps) {}
   ~StepTimer() {
-    ++stats_.steps;
+    stats_.steps += steps_;
     stats_.step_seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
@@ -33,6 +33,7 @@ class StepTimer {
 
  private:
   RankStats& stats_;
+  const int64_t steps_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 

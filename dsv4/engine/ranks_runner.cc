@@ -25,6 +25,7 @@ struct Ranks {
   std::vector<std::unique_ptr<HostRunner>> runners;       // [world]
   int threads = 1;                                        // of each rank
   std::function<void(ShardId, int64_t)> before_step;
+  std::function<void(ShardId)> before_draft;
 };
 
 class RanksRunner final : public Runner {
@@ -44,6 +45,7 @@ class RanksRunner final : public Runner {
       ranks_->runners.push_back(std::make_unique<HostRunner>(*shard, plain, limits));
     ranks_->threads = std::max(1, omp_get_max_threads() / model.id().world);
     ranks_->before_step = options.before_step;
+    ranks_->before_draft = options.before_draft;
   }
 
   Memory& memory() override { return caches_; }
@@ -61,22 +63,27 @@ class RanksRunner final : public Runner {
 
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits, const DrafterStreams& drafter) override {
-    DSV4_CHECK(drafter.streams.rank == 0, "{} ranks enter no tokens for a drafter", team_.world());
     const auto plan = std::make_shared<const StepPlan>(steps_++, batch);
-    auto of_rank = std::make_shared<std::vector<std::vector<LayerCache>>>();
+    auto of_rank = std::make_shared<std::vector<RankMemory>>();
     for (int rank = 0; rank < team_.world(); ++rank)
-      of_rank->push_back(caches_of_rank(caches, caches_, rank));
-    team_.run([ranks = ranks_, plan, of_rank, logits](Communicator& self) {
-      const auto rank = static_cast<size_t>(self.id().rank);
-      omp_set_num_threads(ranks->threads);
-      if (ranks->before_step) ranks->before_step(self.id(), plan->step());
-      ranks->runners[rank]->join(&self);
-      ranks->runners[rank]->forward(plan->batch(), (*of_rank)[rank], logits, {});
+      of_rank->push_back(
+          {caches_of_rank(caches, caches_, rank), streams_of_rank(drafter, caches_, rank)});
+    run_all([plan, of_rank, logits](Ranks& ranks, ShardId id, HostRunner& runner) {
+      if (ranks.before_step) ranks.before_step(id, plan->step());
+      const RankMemory& own = (*of_rank)[static_cast<size_t>(id.rank)];
+      runner.forward(plan->batch(), own.caches, logits, own.streams);
     });
   }
 
-  Drafted draft(const DraftChain&) override {
-    fail(ErrorCode::kUnsupported, "drafters do not run on {} ranks yet", team_.world());
+  Drafted draft(const DraftChain& chain) override {
+    const std::shared_ptr<const DraftPlans> plans = plans_of_ranks(chain, caches_);
+    const auto drafted = std::make_shared<Drafted>();  // of rank 0
+    run_all([plans, drafted](Ranks& ranks, ShardId id, HostRunner& runner) {
+      if (ranks.before_draft) ranks.before_draft(id);
+      Drafted own = runner.draft((*plans)[static_cast<size_t>(id.rank)]->chain());
+      if (id.rank == 0) *drafted = std::move(own);
+    });
+    return *drafted;
   }
 
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {
@@ -100,6 +107,22 @@ class RanksRunner final : public Runner {
   }
 
  private:
+  struct RankMemory {
+    std::vector<LayerCache> caches;
+    DrafterStreams streams;
+  };
+
+  // body(ranks, id, runner of the rank) by the threads of all ranks.
+  template <class Body>
+  void run_all(Body body) {
+    team_.run([ranks = ranks_, body](Communicator& self) {
+      HostRunner& runner = *ranks->runners[static_cast<size_t>(self.id().rank)];
+      omp_set_num_threads(ranks->threads);
+      runner.join(self);
+      body(*ranks, self.id(), runner);
+    });
+  }
+
   HostRunner& first() const { return *ranks_->runners.front(); }
 
   std::shared_ptr<Ranks> ranks_;

@@ -37,13 +37,16 @@ class Transfer {
 //                            first pass, in the others a 0 that stands for the guess before.
 //                            `before` are the slots in the first pass, then the rows
 //   DSpark (model/dspark.h)  one pass for all: a block of each sequence
+//
+// Each rank of several runs the whole chain and draws every guess from equal logits, so ids are not
+// exchanged.
 struct DraftChain {
   DrafterKind kind{};
   std::vector<int64_t> sequences;  // [guess] that want it
   std::vector<ForwardBatch> passes;
   std::span<const LayerCache> caches;  // of the drafter
   ConstTensorView pending;             // MTP: [slots, m, D] X of the newest cached tokens
-  const DraftBuffers* buffers = nullptr;
+  DraftViews buffers;
   SampleRows
       sampling;  // of the first guesses; guess i has the random numbers steps + i and no mask
 
@@ -51,25 +54,28 @@ struct DraftChain {
   bool block() const { return kind == DrafterKind::kDspark; }
   // The streams that a pass of MTP takes, and where it writes its own.
   ConstTensorView before(size_t pass) const {
-    return pass == 0 ? pending : ConstTensorView(buffers->chain(pass - 1));
+    return pass == 0 ? pending : ConstTensorView(buffers.chain[(pass - 1) % 2]);
   }
   TensorView after(size_t pass, int64_t rows) const {
-    return buffers->chain(pass).slice(0, 0, rows);
+    return buffers.chain[pass % 2].slice(0, 0, rows);
   }
   // What `rows` sequences, with those of padding, have of all guesses of DSpark, and of one.
   BlockGuesses block_rows(int64_t rows) const {
-    return buffers->block().rows(0, rows * static_cast<int64_t>(guesses()));
+    return block_rows().rows(0, rows * static_cast<int64_t>(guesses()));
   }
   BlockGuesses block_rows(size_t guess, int64_t rows) const {
     const int64_t begin = rows * static_cast<int64_t>(guess);
-    return buffers->block().rows(begin, begin + rows);
+    return block_rows().rows(begin, begin + rows);
   }
   // Logits of a guess, [rows, V]
   TensorView logits(size_t guess, int64_t rows) const {
-    return block() ? block_rows(guess, rows).logits : buffers->logits().slice(0, 0, rows);
+    return block() ? block_rows(guess, rows).logits : buffers.logits.slice(0, 0, rows);
   }
   // The sampler's rows of a guess; `steps` has its random numbers.
   SampleRows rows(size_t guess, std::vector<uint64_t>& steps) const;
+
+ private:
+  BlockGuesses block_rows() const { return {buffers.hidden, buffers.logits, buffers.before}; }
 };
 
 // [guess][sequence]
@@ -81,6 +87,7 @@ struct Drafted {
   // say.
   std::vector<std::vector<float>> chances;
 };
+
 // The chance that a confidence of ModelShard::confidences() stands for; NaN stays.
 float chance_of(float confidence);
 // Whose caches come after those of the model's layers.
@@ -125,8 +132,9 @@ class Runner {
 struct RankOptions {
   // How long a rank is waited for that the others have to wait for.
   std::chrono::milliseconds limit{10000};
-  // Called by every rank before each of its steps; for tests.
+  // Called by every rank before each of its steps, and before the drafts of each round; for tests.
   std::function<void(ShardId, int64_t step)> before_step;
+  std::function<void(ShardId)> before_draft;
   // For benchmarks, on a GPU: one rank without its peers, whose exchanges are copies of its own
   // values (comm/local_copies.h). What it computes means nothing.
   bool alone = false;

@@ -6,6 +6,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/engine/captured_steps.h"
 #include "dsv4/engine/draft_buffers.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/engine/token_terms.h"
 #include "dsv4/model/dry_run.h"
@@ -164,7 +165,8 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
     if (!host && limits.drafter == DrafterKind::kMtp)
       draft.lists *= std::max<int64_t>(1, limits.max_drafts);
     count(draft);
-    plan.drafter = DraftBuffers::bytes(model, context.numerics, limits);
+    plan.drafter = DraftBuffers::bytes(config, context.numerics, limits) +
+                   (limits.draft_head ? DraftHead::bytes(model) : 0);
   }
   if (!host) plan.step = plan.lists + plan.activations;
   sample_nothing(dry.context(), limits.logits_rows(), config.vocab_size);

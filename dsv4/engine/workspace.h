@@ -20,7 +20,7 @@ struct Workspace {
   int64_t kernels = 0;
   // The sampler's lists (sample_lists.h); on a device as much again is page-locked host memory.
   int64_t sampling = 0;
-  int64_t drafter = 0;  // DraftBuffers
+  int64_t drafter = 0;  // DraftBuffers and DraftHead
   int64_t total() const { return step + logits + kernels + sampling + drafter; }
 };
 

@@ -71,6 +71,8 @@ StepScratch dry_run_draft(const Model& model, const Context& given, int64_t sequ
   Context context = given;
   context.workspace = &scratch;
   const ModelConfig& m = model.config();
+  Single alone(model.id());
+  Communicator* const ranks = model.id().whole() ? nullptr : &alone;
   const std::span<const CacheGroupSpec> window =
       std::span(model.cache_groups()).subspan(kWindowGroup, 1);
   const auto tensor = [](DType dtype, std::initializer_list<int64_t> shape) {
@@ -79,14 +81,15 @@ StepScratch dry_run_draft(const Model& model, const Context& given, int64_t sequ
   if (model.weights().drafter->kind == DrafterKind::kMtp) {
     const StepExtents extents = decode_step(window, sequences, m.max_positions);
     Step step = make_draft_step(context, m, window[0], {}, extents, StepLists(lists), scratch);
-    step.draft_head = head;
+    step.draft_head = head, step.ranks = ranks;
     const TensorView streams = unmapped_streams(step, sequences);
     model.draft(step, caches[0], streams, streams, tensor(DType::kF32, {sequences, m.vocab_size}));
   } else {
     const StepExtents extents = block_extents(m, sequences, guesses);
     const int64_t n = extents.logits_rows;
-    Step step = make_block_step(context, m, window[0], {}, extents, StepLists(lists), scratch);
-    step.draft_head = head;
+    Step step =
+        make_block_step(context, m, window[0], {}, extents, StepLists(lists), scratch, model.id());
+    step.draft_head = head, step.ranks = ranks;
     const BlockGuesses out{.hidden = tensor(step.act, {n, m.hidden_size}),
                            .logits = tensor(DType::kF32, {n, m.vocab_size}),
                            .before = tensor(step.act, {n, m.dspark.markov_rank})};

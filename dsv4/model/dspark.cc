@@ -84,9 +84,10 @@ void ModelShard::draft_block(Step& step, std::span<const LayerCache> caches,
              w.layers.size());
   const Scratch::Scope scope(step.scratch);
   HyperStreams hyper(step);
-  embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = hyper.streams()});
+  run_embedding(step, hyper.streams());
   for (size_t stage = 0; stage < caches.size(); ++stage) {
     const LayerWeights& layer = w.layers[stage];
+    step.layer = static_cast<int64_t>(schedule().size() + stage);
     const HcBoundaryArgs before_attention = hyper.boundary(layer.hc_attn, layer.attn_norm);
     run_attention(step, LayerSpec{}, layer.attn, rope_, caches[stage], before_attention,
                   hyper.output(step.act));

@@ -24,6 +24,8 @@
 //   logits_i    += markov_w2 markov_w1[guess i]                         guess 0: y
 //   confidence_i = w . concat(h_i, markov_w1[guess i])                  its sigmoid: that it holds
 //
+// On several ranks the stages are cut as layers are; main_proj and the markov head are whole.
+//
 // The keys of a block are in pages of the sequence's slot, beside those of the page tables: they
 // serve one pass.
 

@@ -29,15 +29,17 @@ ModelShard ModelShard::load(const std::string& folder, DrafterKind wanted) {
   return ModelShard(ModelSpec::load(folder), {}, wanted);
 }
 
-ModelShard ModelShard::load(const std::string& folder, int world, ExpertsPlacement placement) {
-  return of_ranks(ModelSpec::load(folder, placement), world);
+ModelShard ModelShard::load(const std::string& folder, int world, ExpertsPlacement placement,
+                            DrafterKind wanted) {
+  return of_ranks(ModelSpec::load(folder, placement), world, wanted);
 }
 
-ModelShard ModelShard::of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world) {
-  ModelShard first(spec, {0, world});
+ModelShard ModelShard::of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world,
+                                DrafterKind wanted) {
+  ModelShard first(spec, {0, world}, wanted);
   std::vector<std::shared_ptr<ModelShard>> others;
   for (int rank = 1; rank < world; ++rank)
-    others.push_back(std::make_shared<ModelShard>(spec, ShardId{rank, world}));
+    others.push_back(std::make_shared<ModelShard>(spec, ShardId{rank, world}, wanted));
   first.lead(std::move(others));
   return first;
 }
@@ -98,11 +100,7 @@ void ModelShard::forward(Step& step, std::span<const LayerCache> caches, const T
                            : HyperStreams(step);
   std::optional<LayerTaps> taps;
   if (step.enters == DrafterKind::kDspark) taps.emplace(step);
-  if (step.ranks == nullptr) {
-    embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = hyper.streams()});
-  } else {
-    embed_of_ranks(step, weights_.embed, hyper.streams());
-  }
+  run_embedding(step, hyper.streams());
   for (size_t l = 0; l < layers; ++l) {
     const LayerWeights& layer = weights_.layers[l];
     step.layer = static_cast<int64_t>(l);
@@ -148,6 +146,11 @@ void ModelShard::for_each_tensor(const std::function<void(ConstTensorView&)>& vi
   dsv4::for_each_tensor(config(), weights_, visit);
 }
 
+void ModelShard::run_embedding(Step& step, const TensorView& streams) const {
+  if (step.ranks != nullptr) return embed_of_ranks(step, weights_.embed, streams);
+  embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = streams});
+}
+
 // Only rows whose logits are requested go through the head.
 void ModelShard::run_head(Step& step, const TensorView& streams, const TensorView& logits) const {
   const int64_t n = step.logits_rows.dim(0);
@@ -190,12 +193,17 @@ void ModelShard::run_draft_logits(Step& step, const ConstTensorView& hidden,
   constexpr int64_t kFewRows = 2;
   const ConstTensorView& norm = weights_.drafter->norm;
   const bool few = step.context.device == nullptr || hidden.dim(0) <= kFewRows;
-  if (step.draft_head == nullptr || !few) return run_logits(step, hidden, norm, logits);
+  const TensorView own = step.ranks == nullptr ? logits : own_guess_logits(step, logits);
   const TensorView h = step.activation({hidden.dim(0), config().hidden_size});
-  const ProjectionScope codes(step.context);
-  Projection(step.context, {.x = hidden, .weight = norm, .out = h, .eps = config().norm_eps},
-             *step.draft_head)
-      .into(*step.draft_head, logits);
+  const RmsNormArgs normalized{.x = hidden, .weight = norm, .out = h, .eps = config().norm_eps};
+  if (own.dim(1) > 0 && step.draft_head != nullptr && few) {
+    const ProjectionScope codes(step.context);
+    Projection(step.context, normalized, *step.draft_head).into(*step.draft_head, own);
+  } else if (own.dim(1) > 0) {
+    rms_norm(step.context, normalized);
+    linear(step.context, {.x = h, .weight = weights_.head, .out = own});
+  }
+  if (step.ranks != nullptr) gather_guess_logits(step, logits);
 }
 
 const DrafterWeights& ModelShard::drafter(DrafterKind kind) const {

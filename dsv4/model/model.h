@@ -32,8 +32,10 @@ class ModelShard {
   static ModelShard load(const std::string& folder, DrafterKind wanted = DrafterKind::kNone);
   // or rank 0 with the others of its world.
   static ModelShard load(const std::string& folder, int world,
-                         ExpertsPlacement placement = ExpertsPlacement::kSliced);
-  static ModelShard of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world);
+                         ExpertsPlacement placement = ExpertsPlacement::kSliced,
+                         DrafterKind wanted = DrafterKind::kNone);
+  static ModelShard of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world,
+                             DrafterKind wanted = DrafterKind::kNone);
   // A world of one without files (Checkpoint::blank)
   static ModelShard blank(const std::string& what, const ModelConfig& config,
                           const std::map<std::string, TensorMeta>& tensors,
@@ -64,12 +66,13 @@ class ModelShard {
   // step.context's device. logits: [n, V] f32, of which the first rows are written, one for each of
   // step.logits_rows. A rank of several exchanges values with the others through step.ranks, and
   // all of them run the same step; logits are those of rank 0, on other ranks `logits` is not used.
-  // Ranks enter no tokens for a drafter. drafter: of MTP
+  // drafter: of MTP
   void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits,
                const DrafterStreams& drafter = {}) const;
   // Guesses of MTP: one pass of its block over a step of make_draft_step() (mtp.h), which also
   // enters its tokens. before: X of the token before each one [T, m, D]; streams: the block's
-  // own [T, m, D], which a further guess takes; logits: [T, V] f32.
+  // own [T, m, D], which a further guess takes; logits: [T, V] f32, of several ranks on each of
+  // them, so that all draw the same guesses.
   void draft(Step& step, const LayerCache& cache, const ConstTensorView& before,
              const TensorView& streams, const TensorView& logits) const;
   // Guesses of DSpark (dspark.h): a pass of its stages over a step of make_block_step(), which
@@ -116,6 +119,7 @@ class ModelShard {
   void for_each_tensor(const std::function<void(ConstTensorView&)>& visit);
 
  private:
+  void run_embedding(Step& step, const TensorView& streams) const;
   void run_head(Step& step, const TensorView& streams, const TensorView& logits) const;
   // hidden [n, D] of streams [n, m, D], and logits [n, V] of them
   void run_hidden(Step& step, const ConstTensorView& streams, const HyperWeights& hc,

@@ -4,6 +4,7 @@
 #include "dsv4/model/hyper_streams.h"
 #include "dsv4/model/model.h"
 #include "dsv4/model/moe.h"
+#include "dsv4/model/ranks.h"
 #include "dsv4/ops/model/attention_in/rows.h"
 #include "dsv4/ops/model/embed/embed.h"
 #include "dsv4/ops/parts/linear/projection.h"
@@ -27,7 +28,11 @@ void combine(Step& step, const DrafterWeights& w, const ConstTensorView& table, 
   const int64_t t = step.num_tokens, d = m.hidden_size;
   const Scratch::Scope scope(step.scratch);
   const TensorView e = step.activation({t, d}), part = step.activation({t, d});
-  embed(step.context, {.ids = step.ids, .table = table, .out = e.reshape({t, 1, d})});
+  if (step.ranks == nullptr) {
+    embed(step.context, {.ids = step.ids, .table = table, .out = e.reshape({t, 1, d})});
+  } else {
+    embed_rows_of_ranks(step, table, e);
+  }
   const ProjectionScope codes(step.context);
   Projection(step.context, {.x = e, .weight = w.enorm, .out = e, .eps = m.norm_eps}, w.e_proj)
       .into(w.e_proj, part);
@@ -83,6 +88,7 @@ void ModelShard::draft(Step& step, const LayerCache& cache, const ConstTensorVie
   const ModelConfig& m = config();
   const int64_t t = step.num_tokens;
   const Scratch::Scope scope(step.scratch);
+  step.layer = std::ssize(schedule());
   const TensorView x = step.activation({t, m.hc_mult, m.hidden_size});
   gather_before(step, before, x);
   combine(step, w, weights_.embed, x, streams);

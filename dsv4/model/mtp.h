@@ -15,6 +15,9 @@
 // The key of a row lies in the window group at the place of its token, u, and not at u - 1: the row
 // depends on that token, so a page that several sequences share has equal keys for all of them.
 // The token at position 0 has no row.
+//
+// On several ranks the block is cut as a layer is, and e_proj and h_proj are whole on every rank:
+// their products take about as long as an exchange of them would.
 
 #pragma once
 

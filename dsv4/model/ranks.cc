@@ -65,6 +65,17 @@ void embed_of_ranks(const Step& step, const ConstTensorView& table, const Tensor
   embed(step.context, {.ids = step.own.in_order, .table = rows, .out = streams});
 }
 
+void embed_rows_of_ranks(const Step& step, const ConstTensorView& table, const TensorView& out) {
+  const ColumnEnds ends = ends_of_blocks(step, step.config.vocab_size);
+  if (table.dim(0) > 0)
+    embed(step.context, {.ids = step.ids,
+                         .table = table,
+                         .out = out.unsqueeze(1),
+                         .first = first_column(ends, step.ranks->id().rank)});
+  const Gathered rows[] = {{out, ends, step.ids}};
+  step.ranks->gather(rows, {"embedding of a draft"});
+}
+
 namespace {
 
 constexpr int64_t kQ8 = Projection::kActivationColumns;
@@ -237,6 +248,14 @@ void head_of_ranks(const Step& step, const WeightView& head, const ConstTensorVi
       root ? columns_of(logits, id, ends) : step.scratch.take(DType::kF32, {h.dim(0), head.n});
   if (head.n > 0) linear(step.context, {.x = h, .weight = head, .out = own});
   step.ranks->to_root(own, logits, ends, {"logits"});
+}
+
+TensorView own_guess_logits(const Step& step, const TensorView& logits) {
+  return columns_of(logits, step.ranks->id(), ends_of_blocks(step, step.config.vocab_size));
+}
+
+void gather_guess_logits(const Step& step, const TensorView& logits) {
+  gather(step, logits, ends_of_blocks(step, step.config.vocab_size), {"logits of a draft"});
 }
 
 }  // namespace dsv4

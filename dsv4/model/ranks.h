@@ -11,7 +11,7 @@
 //     or, with whole experts (ExpertsPlacement),
 //   w2 h        rows of own experts    -> rows of all experts
 //   h           of the shared expert, own columns             -> y, all of it on every rank
-//   logits      own columns            -> all columns, on rank 0 alone
+//   logits      own columns            -> all columns, on rank 0 alone; of guesses on every rank
 //
 // Every value is computed by its owner with the op of a step on one rank, and copied. Router,
 // caches, index keys and hyper-connections run on all ranks with the same inputs, so that they
@@ -48,6 +48,9 @@ void gather_picks(const Step& step, const TensorView& picks);
 // table: the rank's rows; streams: [T, m, D]
 void embed_of_ranks(const Step& step, const ConstTensorView& table, const TensorView& streams);
 
+// As above, for a drafter: of ids that a device alone may know, without RankLists. out: [T, D]
+void embed_rows_of_ranks(const Step& step, const ConstTensorView& table, const TensorView& out);
+
 // o: [T, h of the rank, d]; y: [T, D]
 void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
                             const ConstTensorView& o, const TensorView& y);
@@ -59,5 +62,10 @@ void moe_of_ranks(const Step& step, const MoeWeights& weights, const HcBoundaryA
 // h: [n, D]; logits: [n, V] f32 on rank 0
 void head_of_ranks(const Step& step, const WeightView& head, const ConstTensorView& h,
                    const TensorView& logits);
+
+// Every rank draws guesses. The columns of their logits [n, V] that this rank computes, and the
+// exchange after which it has all of them:
+TensorView own_guess_logits(const Step& step, const TensorView& logits);
+void gather_guess_logits(const Step& step, const TensorView& logits);
 
 }  // namespace dsv4

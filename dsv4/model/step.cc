@@ -373,7 +373,7 @@ StepExtents block_extents(const ModelConfig& config, int64_t runs, int64_t guess
 
 Step make_block_step(const Context& context, const ModelConfig& config,
                      const CacheGroupSpec& window, const ForwardBatch& batch,
-                     const StepExtents& extents, StepLists lists, Scratch& scratch) {
+                     const StepExtents& extents, StepLists lists, Scratch& scratch, ShardId id) {
   for (const SequenceRun& run : batch.runs)
     DSV4_CHECK(run.position >= 1 && run.count == config.dspark.block_size,
                "a block of {} tokens at position {}", run.count, run.position);
@@ -386,6 +386,7 @@ Step make_block_step(const Context& context, const ModelConfig& config,
   ListWriter writer(step, {&window, 1}, batch, extents, lists);
   writer.tokens();
   writer.blocks();
+  if (!id.whole()) writer.own_ids(id);
   step.groups.push_back(writer.block_window());
   return step;
 }

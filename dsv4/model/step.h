@@ -108,7 +108,8 @@ struct Step {
   // Where the tokens of each rank end [world], in a step of which every rank selects entries for
   // some of the tokens (ranks.h); empty: each does so for all of them.
   ColumnEnds token_ends;
-  int64_t layer = -1;  // that is computed at present, for errors of exchanges and for waves
+  // That is computed at present, for errors of exchanges and for waves; those of a drafter follow.
+  int64_t layer = -1;
   // Null: the step brings the experts that it chose itself, where the model's are fetched.
   ExpertWaves* waves = nullptr;
   // Not null: it brings them beside the products of the others.
@@ -139,7 +140,8 @@ Step make_draft_step(const Context& context, const ModelConfig& config,
 // extents: block_extents() of as many runs, or more
 Step make_block_step(const Context& context, const ModelConfig& config,
                      const CacheGroupSpec& window, const ForwardBatch& batch,
-                     const StepExtents& extents, StepLists lists, Scratch& scratch);
+                     const StepExtents& extents, StepLists lists, Scratch& scratch,
+                     ShardId id = {});
 // guesses: of each block, from the first, at most the config's block size
 StepExtents block_extents(const ModelConfig& config, int64_t runs, int64_t guesses);
 

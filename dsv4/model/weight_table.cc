@@ -40,14 +40,14 @@ class WeightTable {
  private:
   void streams(DrafterWeights& w, const std::string& at) {
     const int64_t d = c_.hidden_size;
-    matrix(w.e_proj, at, "e_proj", WeightPart::kDrafter, Stored::kFp8, kByBlock, d, d);
-    matrix(w.h_proj, at, "h_proj", WeightPart::kDrafter, Stored::kFp8, kByBlock, d, d);
+    matrix(w.e_proj, at, "e_proj", WeightPart::kDrafter, Stored::kFp8, kWhole, d, d);
+    matrix(w.h_proj, at, "h_proj", WeightPart::kDrafter, Stored::kFp8, kWhole, d, d);
     norm(w.enorm, at + "enorm", WeightPart::kNorms, d);
     norm(w.hnorm, at + "hnorm", WeightPart::kNorms, d);
   }
   void taps(DrafterWeights& w, const std::string& at) {
     const int64_t d = c_.hidden_size;
-    matrix(w.main_proj, at, "main_proj", WeightPart::kDrafter, Stored::kFp8, kByBlock, d,
+    matrix(w.main_proj, at, "main_proj", WeightPart::kDrafter, Stored::kFp8, kWhole, d,
            std::ssize(c_.dspark.taps) * d);
     norm(w.main_norm, at + "main_norm", WeightPart::kNorms, d);
   }

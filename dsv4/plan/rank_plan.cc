@@ -4,6 +4,8 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/draft_buffers.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/model/dry_run.h"
 
@@ -46,12 +48,15 @@ class Skip final : public Observer {
   }
 };
 
-int64_t received_per_token(const ModelShard& shard, Numerics numerics, const StepExtents& step) {
+int64_t received_per_token(const ModelShard& shard, Numerics numerics, DrafterKind drafter,
+                           StepExtents step) {
   Skip skip;
   const Context context{.numerics = numerics, .observer = &skip};
-  const ModelCache cache(shard.config(), numerics, {.max_tokens = 1, .max_batch_tokens = 1},
+  const ModelCache cache(shard.config(), numerics,
+                         {.max_tokens = 1, .max_batch_tokens = 1, .drafter = drafter},
                          unmapped_memory());
   CountReceived count(shard.id());
+  step.enters = drafter;
   dry_run(shard, context, step, cache.layers(), &count);
   return count.bytes() / step.tokens;
 }
@@ -76,9 +81,7 @@ int64_t tensor_bytes(const std::vector<TensorPlace>& places) {
 std::vector<RankPlan> plan_ranks(const ModelConfig& config, const ConvertList& weights,
                                  const PlanRequest& request, int world) {
   DSV4_CHECK(world >= 1, "{} ranks", world);
-  if (request.drafter)
-    fail(ErrorCode::kUnsupported, "--{}: a drafter runs on one GPU or the CPU, not divided",
-         name(drafter_kind(config)));
+  const DrafterKind drafter = request.drafter ? drafter_kind(config) : DrafterKind::kNone;
   const auto spec = spec_of(config, weights, request.placement);
   const CacheLimits limits = cache_limits(config, request);
   const int64_t cache = plan_cache(config, request.numerics, limits).plan.bytes();
@@ -87,7 +90,7 @@ std::vector<RankPlan> plan_ranks(const ModelConfig& config, const ConvertList& w
   // again, world - 1 times.
   int64_t together = 0;
   for (int rank = 0; rank < world; ++rank) {
-    ModelShard shard(spec, {rank, world});
+    ModelShard shard(spec, {rank, world}, drafter);
     const std::vector<TensorPlace> places = place_tensors(shard);
     ranks.push_back(
         {.id = shard.id(),
@@ -95,13 +98,15 @@ std::vector<RankPlan> plan_ranks(const ModelConfig& config, const ConvertList& w
          .own_bytes = tensor_bytes(places),
          .cache_bytes = cache,
          .scratch_bytes = plan_workspace(shard, {.numerics = request.numerics}, limits, 0).step,
-         .received_bytes_per_token =
-             received_per_token(shard, request.numerics, decode_step(shard.cache_groups(), 1, 1)),
+         .guesses_bytes = DraftBuffers::bytes(config, request.numerics, limits),
+         .draft_head_bytes = drafter == DrafterKind::kMtp ? DraftHead::bytes(shard) : 0,
+         .received_bytes_per_token = received_per_token(shard, request.numerics, drafter,
+                                                        decode_step(shard.cache_groups(), 1, 1)),
          .received_bytes_per_prompt_token =
-             received_per_token(shard, request.numerics, prompt_step(shard))});
+             received_per_token(shard, request.numerics, drafter, prompt_step(shard))});
     together += ranks.back().own_bytes;
   }
-  ModelShard whole(spec);
+  ModelShard whole(spec, {}, drafter);
   const int64_t all = tensor_bytes(place_tensors(whole));
   const int64_t copies = world == 1 ? 0 : (together - all) / (world - 1);
   for (RankPlan& rank : ranks) rank.own_bytes -= copies;

@@ -1,5 +1,5 @@
 // What each rank of a divided model takes, computed by the code that loads and allocates: its
-// tensors are laid out as on a device, its step is run dry.
+// tensors are laid out as on a device, its step is run dry. A drafter is one of its blocks.
 
 #pragma once
 
@@ -16,6 +16,9 @@ struct RankPlan {
   int64_t own_bytes = 0;      // of these tensors: rows and experts that no other rank has
   int64_t cache_bytes = 0;    // all of it: every rank has the whole cache
   int64_t scratch_bytes = 0;  // lists and temporaries of a step, as a rank on the CPU reserves them
+  int64_t guesses_bytes = 0;  // with a drafter: DraftBuffers, equal on all ranks
+  // With MTP, on a GPU: its rows of the copy of the head that guesses read (--draft-head).
+  int64_t draft_head_bytes = 0;
   // Values that it receives for each token of a decode step from the others, without logits; rows
   // of whole experts as if all were chosen equally often.
   int64_t received_bytes_per_token = 0;

@@ -6,6 +6,7 @@
 
 #include "dsv4/convert/stored_tensors.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/draft_head.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/rank_memories.h"
 #include "dsv4/model/released.h"
@@ -16,38 +17,68 @@ namespace {
 constexpr const char* kDemo = "models/demo";  // tests run in the repository root
 constexpr auto kSliced = ExpertsPlacement::kSliced, kWhole = ExpertsPlacement::kWhole;
 
-ConvertList list_of(const Model& model) {
+ConvertList list_of(const Model& model, bool drafter) {
   StoredTensors tensors = stored_tensors(model.checkpoint());
-  drop_drafter(tensors);
+  if (!drafter) drop_drafter(tensors);
   return convert_list(tensors, {}, model.config().o_groups);
 }
 
 TEST(RankPlan, IsWhatRanksOfTheDemoTake) {
   const Model one = Model::load(kDemo);
-  const ConvertList list = list_of(one);
+  const ConvertList lists[] = {list_of(one, false), list_of(one, true)};
   for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
     PlanRequest request{.numerics = numerics, .context = 300, .sequences = 2, .batch_tokens = 64};
-    for (const auto& [world, placement] : {std::pair(2, kSliced),
-                                           {3, kSliced},
-                                           {5, kSliced},
-                                           {2, kWhole},
-                                           {3, kWhole},
-                                           {7, kWhole}}) {
-      request.placement = placement;
+    for (const auto& [world, placement, mtp] : {std::tuple(2, kSliced, false),
+                                                {3, kSliced, true},
+                                                {5, kSliced, false},
+                                                {2, kWhole, true},
+                                                {3, kWhole, false},
+                                                {7, kWhole, false}}) {
+      request.placement = placement, request.drafter = mtp;
       SCOPED_TRACE(fmt::format("{} ranks, {}, {}", world, name(numerics), name(placement)));
-      const std::vector<RankPlan> plans = plan_ranks(one.config(), list, request, world);
+      const std::vector<RankPlan> plans = plan_ranks(one.config(), lists[mtp], request, world);
       ASSERT_EQ(std::ssize(plans), world);
-      const Model model = Model::load(kDemo, world, placement);
+      const DrafterKind drafter = mtp ? DrafterKind::kMtp : DrafterKind::kNone;
+      const Model model = Model::load(kDemo, world, placement, drafter);
       Executor executor(model, {.numerics = numerics}, cache_limits(model.config(), request));
       const auto& memories = dynamic_cast<const RankMemories&>(executor.runner().memory());
       EXPECT_EQ(executor.scratch().reserved_bytes(), plans[0].scratch_bytes);
       for (const RankPlan& plan : plans) {
-        ModelShard shard(model.shared_spec(), plan.id);
+        ModelShard shard(model.shared_spec(), plan.id, drafter);
         EXPECT_EQ(placed_bytes(place_tensors(shard)), plan.weights_bytes) << plan.id.rank;
-        EXPECT_EQ(memories.bytes(), plan.cache_bytes);
+        EXPECT_EQ(memories.bytes(), plan.cache_bytes + plan.guesses_bytes);
+        EXPECT_EQ(plan.guesses_bytes > 0, mtp);
+        EXPECT_EQ(plan.draft_head_bytes, mtp ? DraftHead::bytes(shard) : 0);
       }
     }
   }
+}
+
+// The MTP block of Flash is divided as a layer is; e_proj and h_proj, in FP8 with their scales, are
+// whole on every rank, and a token brings half a row of the embedding more than without.
+TEST(RankPlan, AnMtpBlock) {
+  const ModelConfig config = released_config("flash");
+  const auto list_with = [&](bool drafter) {
+    return convert_list(stored_tensors(official_tensor_list(config, drafter)), {}, config.o_groups);
+  };
+  const ConvertList plain = list_with(false), with = list_with(true);
+  const auto a = plan_ranks(config, plain, {.context = 4096}, 2),
+             b = plan_ranks(config, with, {.context = 4096, .drafter = true}, 2);
+  const RankPlan one = plan_ranks(config, with, {.context = 4096, .drafter = true}, 1).front(),
+                 bare = plan_ranks(config, plain, {.context = 4096}, 1).front();
+  const int64_t block = one.weights_bytes - bare.weights_bytes;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const int64_t share = b[rank].weights_bytes - a[rank].weights_bytes;
+    EXPECT_LT(share, block * 0.52);
+    EXPECT_GT(share, block / 2 + 2 * 4096 * 4096 / 2);
+    EXPECT_EQ(b[rank].received_bytes_per_token - a[rank].received_bytes_per_token, 4096 * 2 / 2);
+    EXPECT_GT(b[rank].cache_bytes, a[rank].cache_bytes);
+    EXPECT_GT(b[rank].guesses_bytes, 0);
+    EXPECT_NEAR(static_cast<double>(b[rank].draft_head_bytes), 129280.0 * 4096 / 32 * 17 / 2, 1e3);
+  }
+  const PlanRequest request{.context = 4096, .drafter = true};
+  const auto planned = static_cast<double>(plan_memory(config, with, request).rank_weights(2));
+  EXPECT_NEAR(planned, static_cast<double>(b[1].weights_bytes), 0.002 * planned);
 }
 
 // Shares add up: what ranks have for themselves, and once what all of them have, is the model.

@@ -234,7 +234,7 @@ Model synthetic_model(const std::string& release, const SyntheticFormats& format
   if (shard.whole()) return Model::blank(what, config, tensors, fill, wanted);
   const auto spec =
       std::make_shared<const ModelSpec>(config, Checkpoint::blank(what, tensors, fill), placement);
-  return alone ? Model(spec, shard) : Model::of_ranks(spec, shard.world);
+  return alone ? Model(spec, shard, wanted) : Model::of_ranks(spec, shard.world, wanted);
 }
 
 }  // namespace dsv4

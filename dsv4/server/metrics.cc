@@ -93,7 +93,7 @@ constexpr Metric kTable[] = {
      "Layers of decode steps with choices that are no experts", ""},
     {"dsv4_rank_steps_total", Kind::kCounter, "Steps of each rank", ""},
     {"dsv4_rank_step_seconds_total", Kind::kCounter,
-     "Time of each rank's thread in steps; on a GPU it enqueues them", ""},
+     "Time of each rank's thread in steps, which a GPU's enqueues, and drafts", ""},
     {"dsv4_rank_wait_seconds_total", Kind::kCounter,
      "Time of each rank in exchanges, mostly waiting for others", ""},
     {"dsv4_rank_received_bytes_total", Kind::kCounter,

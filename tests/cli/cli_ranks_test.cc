@@ -26,6 +26,14 @@ TEST_F(CliRanks, AnswersAreThoseOfOneRank) {
     EXPECT_EQ(dsv4(run + "--gpus " + ranks).out, one.out) << ranks;
   EXPECT_EQ(dsv4(run + "--device cpu,cpu").out, one.out);
   EXPECT_EQ(dsv4(run + "--gpus cpu,cpu,cpu --experts-placement whole").out, one.out);
+  for (const char* drafts :
+       {"--speculate mtp --draft-tokens 2", "--speculate mtp", "--speculate auto"}) {
+    const test::CliResult guessed = dsv4(
+        fmt::format("run demo -p 'Once upon a time' -n 40 --seed 7 {} --gpus cpu,cpu,cpu", drafts));
+    EXPECT_EQ(guessed.out, one.out) << drafts;
+    EXPECT_EQ(guessed.err.find("note"), std::string::npos) << guessed.err;
+    EXPECT_NE(guessed.err.find("tokens a round of"), std::string::npos) << guessed.err;
+  }
   const auto nll = [&](const std::string& ranks) {
     std::string ids = "5";
     for (int id = 6; id < 150; ++id) ids += fmt::format(",{}", id);
@@ -43,6 +51,11 @@ TEST_F(CliRanks, BenchmarksRun) {
     const test::CliResult result = dsv4(fmt::format("bench {} --gpus cpu,cpu --json", what));
     EXPECT_EQ(result.exit_code, 0) << what << result.err;
   }
+  const test::CliResult rounds = dsv4(
+      "bench decode demo --context 64 --steps 2 --speculate mtp --draft-tokens 2 --accept 0.8,0.6 "
+      "--gpus cpu,cpu --json");
+  ASSERT_EQ(rounds.exit_code, 0) << rounds.err;
+  EXPECT_EQ(nlohmann::json::parse(rounds.out).at("ranks"), 2);
   const test::CliResult whole = dsv4(
       "bench decode demo --context 64 --steps 3 --gpus cpu,cpu --experts-placement whole --json");
   ASSERT_EQ(whole.exit_code, 0) << whole.err;

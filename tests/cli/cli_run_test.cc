@@ -332,8 +332,8 @@ TEST_F(CliRun, DsparkChangesNothing) {
       "run " + model + " -p 'Long ago,' -n 40 --seed 3 --deterministic --stats json";
   const std::string want = dsv4(run).out;
   EXPECT_EQ(want, dsv4("run demo -p 'Long ago,' -n 40 --seed 3 --deterministic").out);
-  for (const char* source :
-       {"dspark", "auto", "dspark --draft-tokens 5", "dspark --draft-head k4"}) {
+  for (const char* source : {"dspark", "auto", "dspark --draft-tokens 5", "dspark --draft-head k4",
+                             "dspark --gpus cpu,cpu,cpu", "auto --gpus cpu,cpu"}) {
     const Result result = dsv4(run + " --speculate " + source);
     EXPECT_EQ(result.out, want) << source;
     EXPECT_EQ(result.err.find("lookup alone"), std::string::npos) << result.err;

@@ -11,6 +11,7 @@ DSV4_RANKS_EXCHANGE=nccl exchanges values by NCCL, whose library DSV4_NCCL may n
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -97,12 +98,21 @@ class Ranks:
         return self.errors[index].read()
 
 
-def one(*words):
+def run_one(*words):
     run = subprocess.run([BINARY, *words, *ONE], cwd=ROOT, text=True, env=os.environ | {"OMP_NUM_THREADS": "2"},
                          capture_output=True)
     if run.returncode != 0:
         raise AssertionError(run.stderr)
-    return run.stdout
+    return run
+
+
+def one(*words):
+    return run_one(*words).stdout
+
+
+def drafts_of(text):
+    """What a run says of its drafts: "2.31 tokens a round of 19, drafts 0.84 / 0.68 / 0.58"."""
+    return re.search(r"[0-9.]+ tokens a round of .*", text).group()
 
 
 class Answers(unittest.TestCase):
@@ -122,6 +132,20 @@ class Answers(unittest.TestCase):
         results = Ranks(world, *RUN, "--experts-placement", "whole").end()
         self.assertEqual(results[0], (0, one(*RUN)))
 
+    def test_drafts_of_the_mtp_block(self):
+        words = ["run", "demo", "-p", "Once", "-n", "40", "--seed", "7", "--logprobs", "3"]
+        guess = ["--speculate", "mtp", "--draft-head", "same", "--draft-tokens"]
+        want, held = one(*words, "--stats", "none"), drafts_of(run_one(*words, *guess, "3").stderr)
+        self.assertRegex(held, r" 0\.[5-9]", "most first drafts hold")
+        for world in (2,) if EXCHANGE == "nccl" else (2, 3):
+            for drafts in "3", "auto":
+                ranks = Ranks(world, *words, *guess, drafts)
+                results = ranks.end()
+                self.assertEqual([status for status, _ in results], [0] * world, ranks.error(world - 1))
+                self.assertEqual(results[0][1], want, (world, drafts))
+                if drafts == "3":
+                    self.assertEqual(drafts_of(ranks.error(0)), held)
+
     def test_exact_numerics_and_chunks(self):
         words = ["eval", "ppl", "demo", "--json", "--numerics", "exact", "--context", "90",
                  "--ids", ",".join(str(5 + i) for i in range(200))]
@@ -132,16 +156,17 @@ class Answers(unittest.TestCase):
 
     def test_prefixes_of_another_number_of_ranks(self):
         with tempfile.TemporaryDirectory() as folder:
-            text = "Long ago there was a village by the sea. " * 12
-            words = ["run", "demo", "-n", "8", "--seed", "3", "--stats", "none",
-                     "--prompt-cache", f"{folder}/text"]
-            one(*words, "-p", text)
-            longer = [*words, "-p", text + "Then one day"]
-            first = Path(folder, "text").read_bytes()
-            want = one(*longer)
-            Path(folder, "text").write_bytes(first)
-            results = Ranks(2, *longer).end()
-            self.assertEqual(results[0], (0, want))
+            for source in "off", "mtp":
+                text = "Long ago there was a village by the sea. " * 12
+                words = ["run", "demo", "-n", "8", "--seed", "3", "--stats", "none", "--speculate", source,
+                         "--prompt-cache", f"{folder}/{source}"]
+                one(*words, "-p", text)
+                longer = [*words, "-p", text + "Then one day"]
+                first = Path(folder, source).read_bytes()
+                want = one(*longer)
+                Path(folder, source).write_bytes(first)
+                results = Ranks(2, *longer).end()
+                self.assertEqual(results[0], (0, want), source)
 
 
 @unittest.skipUnless(GPUS, "no DSV4_RANKS_GPUS")
@@ -194,6 +219,12 @@ class Refused(unittest.TestCase):
         for index, (status, _) in enumerate(ranks.end()):
             self.assertEqual(status, 1)
             self.assertRegex(ranks.error(index), r"^dsv4: ranks 0 and 1 are on the GPU [0-9A-F:.]+: show .*\n$")
+
+    def test_another_drafter(self):
+        ranks = Ranks(2, *RUN, words_of={0: ["--speculate", "mtp"]}, places=CPU)
+        for index, (status, _) in enumerate(ranks.end()):
+            self.assertEqual(status, 1)
+            self.assertRegex(ranks.error(index), r"^dsv4: rank 1 has the model (\w+), rank 0 \1 and mtp\n$")
 
     def test_another_model(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
 // An engine over several ranks answers as one on one rank, to the bit of every log-probability:
 // batches, prompts in chunks, prefixes that come back from the cache, from host memory and from a
-// disk that another number of ranks wrote, speculation. And what becomes of it when a rank throws
+// disk that another number of ranks wrote, speculation by lookup and by the MTP block, whose drafts
+// are those of one rank. And what becomes of it when a rank throws
 // or stalls. engine_ranks_gpu_test runs it with ranks that share a GPU, under --deterministic.
 
 #include <gtest/gtest.h>
@@ -67,8 +68,9 @@ std::string world_name(const testing::TestParamInfo<World>& info) {
   return fmt::format("{}_{}", info.param.ranks, name(info.param.experts));
 }
 
-Model load_ranks(int world, ExpertsPlacement placement = kSliced) {
-  Model model = Model::load("models/demo", world, placement);
+Model load_ranks(int world, ExpertsPlacement placement = kSliced,
+                 DrafterKind drafter = DrafterKind::kNone) {
+  Model model = Model::load("models/demo", world, placement, drafter);
 #if DSV4_TESTS_ON_GPU
   std::string names = "cuda:0";
   for (int rank = 1; rank < world; ++rank) names += ",cuda:0";
@@ -107,6 +109,9 @@ class EngineRanks : public testing::TestWithParam<World> {
   static Model ranks() {
     return load_ranks(GetParam().ranks, GetParam().experts);
   }
+  static Model ranks_with_mtp() {
+    return load_ranks(GetParam().ranks, GetParam().experts, DrafterKind::kMtp);
+  }
   static int64_t vocab() {
     return 1536;
   }
@@ -139,14 +144,15 @@ TEST_P(EngineRanks, AnswerABatchAsOneRank) {
 // back from host memory. Then a restart with another number of ranks finds both on the disk.
 struct Conversation {
   Answers sink;
-  int64_t ram_tokens = 0, disk_tokens = 0;
+  int64_t ram_tokens = 0, disk_tokens = 0, accepted = 0;
 };
 
-EngineOptions with_disk(const test::TempFolder& folder) {
+EngineOptions with_disk(const test::TempFolder& folder, const Model& model, bool speculate) {
   EngineOptions options{.deterministic = kDeterministic,
                         .max_tokens = 900,
                         .max_batch_tokens = 300,
                         .prefix_checkpoints = 1};
+  if (speculate) options.speculate = speculate_with_drafter(model), options.draft_tokens = 3;
   options.checkpoint_interval = 128;
   options.model_identity = "demo";
   options.tiers.ram_bytes = 64 << 20;
@@ -155,7 +161,8 @@ EngineOptions with_disk(const test::TempFolder& folder) {
   return options;
 }
 
-Conversation converse(const Model& first, const Model& second, const test::TempFolder& folder) {
+Conversation converse(const Model& first, const Model& second, const test::TempFolder& folder,
+                      bool speculate = false) {
   Conversation result;
   const std::vector<int32_t> a = random_ids(400, 1536, 1), b = random_ids(300, 1536, 2);
   const auto ask = [&](Engine& engine, const std::vector<int32_t>& prompt, uint64_t seed) {
@@ -163,19 +170,21 @@ Conversation converse(const Model& first, const Model& second, const test::TempF
     finish(engine);
   };
   {
-    Engine engine(first, with_disk(folder));
+    Engine engine(first, with_disk(folder, first, speculate));
     ask(engine, a, 1);
     ask(engine, join(a, random_ids(30, 1536, 3)), 2);  // from the cache itself
     ask(engine, b, 3);
     ask(engine, join(a, random_ids(60, 1536, 4)), 4);  // from host memory
     result.ram_tokens = engine.stats().ram_tokens;
+    result.accepted = engine.stats().speculation.counts.all_accepted();
     engine.flush_prefixes();
   }
-  Engine engine(second, with_disk(folder));
+  Engine engine(second, with_disk(folder, second, speculate));
   Answers after;
   engine.submit(join(a, random_ids(90, 1536, 5)), sampled(6, 5), after);
   finish(engine);
   result.disk_tokens = engine.stats().disk_tokens;
+  result.accepted += engine.stats().speculation.counts.all_accepted();
   for (auto& [id, tokens] : after.tokens) {  // ids begin again
     const auto later = static_cast<RequestId>(static_cast<uint64_t>(id) + 100);
     result.sink.tokens[later] = tokens;
@@ -237,6 +246,73 @@ TEST_P(EngineRanks, SpeculationChangesNoToken) {
   EXPECT_GT(got.drafted, got.accepted) << "wrong ones are taken back";
 }
 
+// Four requests beside each other, with penalties and a text that is known in part.
+struct Guessed {
+  Answers sink;
+  SpeculationStats stats;
+};
+Guessed guess(const Model& model, Speculate speculate, int64_t drafts) {
+  Engine engine(model, {.deterministic = kDeterministic,
+                        .max_tokens = 200,
+                        .max_sequences = 3,
+                        .max_batch_tokens = 64,
+                        .speculate = speculate,
+                        .draft_tokens = drafts});
+  Guessed guessed;
+  for (uint64_t i = 0; i < 4; ++i) {
+    GenerateParams params = sampled(20 + static_cast<int64_t>(i * 9), i);
+    if (i == 2) params.sampling.repetition_penalty = 1.2f;
+    if (i == 3) params.prediction = random_ids(9, 1536, 4);
+    engine.submit(random_ids(20 + static_cast<int64_t>(i * 31), 1536, 10 + i), params,
+                  guessed.sink);
+  }
+  finish(engine);
+  guessed.stats = engine.stats().speculation;
+  return guessed;
+}
+
+TEST_P(EngineRanks, GuessAsOneRank) {
+  static const Model one = load_ranks(1, kSliced, DrafterKind::kMtp);
+  static const Guessed plain = guess(one, Speculate::kOff, 0);
+  static const Guessed want = guess(one, Speculate::kMtp, 3);
+  constexpr auto kDrafter = static_cast<size_t>(DraftSource::kDrafter);
+  ASSERT_GT(want.stats.counts.accepted[kDrafter], 10);
+  ASSERT_GT(want.stats.counts.drafted[kDrafter], want.stats.counts.accepted[kDrafter]);
+  const Model many = ranks_with_mtp();
+  const Guessed got = guess(many, Speculate::kMtp, 3);
+  EXPECT_TRUE(got.sink == plain.sink);
+  EXPECT_EQ(got.stats.counts.drafted, want.stats.counts.drafted);
+  EXPECT_EQ(got.stats.counts.accepted, want.stats.counts.accepted);
+  EXPECT_EQ(got.stats.accepted_at, want.stats.accepted_at);
+  EXPECT_EQ(got.stats.round_tokens, want.stats.round_tokens);
+  EXPECT_EQ(got.stats.failed, 0);
+  // How many drafts a step has follows from times here.
+  EXPECT_TRUE(guess(many, Speculate::kMtp, 0).sink == plain.sink);
+}
+
+// With the drafter's rows and the streams of the newest token, so that drafts go on as before.
+TEST_P(EngineRanks, PrefixesComeBackForTheDrafterOfEveryRank) {
+  static const Model one = load_ranks(1, kSliced, DrafterKind::kMtp);
+  static const auto of_one = [](bool speculate) {
+    const test::TempFolder folder;
+    return converse(one, one, folder, speculate);
+  };
+  static const Conversation plain = of_one(false), want = of_one(true);
+  EXPECT_TRUE(want.sink == plain.sink);
+  EXPECT_GT(want.accepted, 0);
+  const Model many = ranks_with_mtp();
+  for (const bool disk_of_one : {false, true}) {
+    const test::TempFolder folder;
+    const Conversation got =
+        disk_of_one ? converse(one, many, folder, true) : converse(many, one, folder, true);
+    EXPECT_TRUE(got.sink == want.sink)
+        << "the disk is written by " << (disk_of_one ? 1 : GetParam().ranks);
+    EXPECT_EQ(got.ram_tokens, want.ram_tokens);
+    EXPECT_EQ(got.disk_tokens, want.disk_tokens);
+    EXPECT_EQ(got.accepted, want.accepted);
+  }
+}
+
 #if DSV4_TESTS_ON_GPU
 // More do not share a GPU.
 INSTANTIATE_TEST_SUITE_P(Worlds, EngineRanks, testing::Values(World{2}, World{2, kWhole}),
@@ -257,11 +333,13 @@ struct Failure {
   double seconds = 0;
 };
 
-Failure run_with_fault(int world, std::chrono::milliseconds limit,
-                       const std::function<void(ShardId, int64_t)>& fault) {
-  const Model model = load_ranks(world);
+// The fault of `ranks` is in a step, or in drafts.
+Failure run_with_fault(int world, const RankOptions& ranks) {
+  const bool drafts = ranks.before_draft != nullptr;
+  const Model model = load_ranks(world, kSliced, drafts ? DrafterKind::kMtp : DrafterKind::kNone);
   EngineOptions options{.deterministic = kDeterministic, .max_tokens = 200};
-  options.ranks = {.limit = limit, .before_step = fault};
+  if (drafts) options.speculate = Speculate::kMtp, options.draft_tokens = 2;
+  options.ranks = ranks;
   Engine engine(model, options);
   Answers sink;
   engine.submit(random_ids(60, 1536, 1), sampled(50, 1), sink);
@@ -285,13 +363,22 @@ TEST(EngineRanksFault, ARankThatThrows) {
 #if DSV4_TESTS_ON_GPU
   if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
 #endif
-  const Failure failure =
-      run_with_fault(kWorld, std::chrono::seconds(20), [](ShardId id, int64_t step) {
-        if (id.rank == 1 && step == 5) fail(ErrorCode::kResource, "no memory left");
-      });
-  EXPECT_EQ(failure.text, "rank 1: no memory left");
-  EXPECT_LT(failure.seconds, 1);
-  EXPECT_NE(failure.later.find("start a new engine"), std::string::npos);
+  const RankOptions in_step{.limit = std::chrono::seconds(20),
+                            .before_step = [](ShardId id, int64_t step) {
+                              if (id.rank == 1 && step == 5)
+                                fail(ErrorCode::kResource, "no memory left");
+                            }};
+  const RankOptions in_drafts{.limit = std::chrono::seconds(20),
+                              .before_draft = [round = 0](ShardId id) mutable {
+                                if (id.rank == 1 && ++round == 3)
+                                  fail(ErrorCode::kResource, "no memory left");
+                              }};
+  for (const RankOptions& ranks : {in_step, in_drafts}) {
+    const Failure failure = run_with_fault(kWorld, ranks);
+    EXPECT_EQ(failure.text, "rank 1: no memory left");
+    EXPECT_LT(failure.seconds, 1);
+    EXPECT_NE(failure.later.find("start a new engine"), std::string::npos);
+  }
 }
 
 TEST(EngineRanksFault, ARankThatStalls) {
@@ -299,9 +386,11 @@ TEST(EngineRanksFault, ARankThatStalls) {
   if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
 #endif
   for (const int rank : {0, kWorld - 1}) {
-    const Failure failure = run_with_fault(kWorld, kLimit, [rank](ShardId id, int64_t step) {
-      if (id.rank == rank && step == 5) std::this_thread::sleep_for(kStall);
-    });
+    const Failure failure =
+        run_with_fault(kWorld, {.limit = kLimit, .before_step = [rank](ShardId id, int64_t step) {
+                                  if (id.rank == rank && step == 5)
+                                    std::this_thread::sleep_for(kStall);
+                                }});
     EXPECT_TRUE(test::says(failure.text,
                            fmt::format("no answer from rank {} for {} s ({}", rank,
                                        static_cast<double>(kLimit.count()) / 1000, kPlaceOfStall)));

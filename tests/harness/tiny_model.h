@@ -28,6 +28,18 @@ inline ModelConfig tiny_config() {
   return parse_config(tiny_config_json(), "tiny config");
 }
 
+// V4-Pro's kinds of layers in small dims, chosen so that ranks get unequal shares of everything.
+inline ModelConfig small_pro_config() {
+  auto json = nlohmann::json::parse(released_config_json("pro"));
+  json.update(nlohmann::json::parse(R"({
+    "hidden_size": 384, "num_hidden_layers": 4, "compress_ratios": [128, 4, 0, 4, 0],
+    "num_hash_layers": 1, "vocab_size": 700, "num_attention_heads": 10, "head_dim": 128,
+    "q_lora_rank": 128, "o_groups": 5, "o_lora_rank": 128, "sliding_window": 48,
+    "index_n_heads": 2, "index_head_dim": 64, "index_topk": 32, "n_routed_experts": 5,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 640, "n_shared_experts": 1})"));
+  return parse_config(json.dump(), "small pro config");
+}
+
 // With a DSpark drafter of three stages.
 inline std::string tiny_dspark_json() {
   auto json = nlohmann::json::parse(tiny_config_json());

@@ -11,29 +11,19 @@
 #include <thread>
 
 #include "dsv4/engine/executor.h"
-#include "dsv4/engine/rank_memories.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/random_model.h"
 #include "tests/harness/tiny_model.h"
 #include "tests/model/golden_files.h"
+#include "tests/model/rank_bytes.h"
 
 namespace dsv4 {
 namespace {
 
+using test::append;
+using test::Bytes;
+using test::caches_of;
 using test::random_ids;
-using Bytes = std::vector<std::byte>;
-
-// V4-Pro's kinds of layers in small dims, chosen so that ranks get unequal shares of everything.
-ModelConfig small_pro() {
-  auto json = nlohmann::json::parse(released_config_json("pro"));
-  json.update(nlohmann::json::parse(R"({
-    "hidden_size": 384, "num_hidden_layers": 4, "compress_ratios": [128, 4, 0, 4, 0],
-    "num_hash_layers": 1, "vocab_size": 700, "num_attention_heads": 10, "head_dim": 128,
-    "q_lora_rank": 128, "o_groups": 5, "o_lora_rank": 128, "sliding_window": 48,
-    "index_n_heads": 2, "index_head_dim": 64, "index_topk": 32, "n_routed_experts": 5,
-    "num_experts_per_tok": 3, "moe_intermediate_size": 640, "n_shared_experts": 1})"));
-  return parse_config(json.dump(), "small pro config");
-}
 
 constexpr auto kSliced = ExpertsPlacement::kSliced, kWhole = ExpertsPlacement::kWhole;
 
@@ -42,7 +32,7 @@ std::shared_ptr<const ModelSpec> spec_of(const std::string& name, ExpertsPlaceme
     return test::random_model(config, seed, DrafterKind::kNone, placement).shared_spec();
   };
   if (name == "random flash") return random(test::tiny_config(), 3);
-  if (name == "random pro") return random(small_pro(), 4);
+  if (name == "random pro") return random(test::small_pro_config(), 4);
   return ModelSpec::load(name, placement);
 }
 
@@ -58,27 +48,6 @@ std::vector<int64_t> received_by(Executor& executor) {
   for (const RankStats& stats : executor.runner().rank_stats())
     bytes.push_back(stats.received_bytes);
   return bytes;
-}
-
-void append(Bytes& bytes, const std::byte* data, int64_t count) {
-  bytes.insert(bytes.end(), data, data + count);
-}
-
-std::vector<Bytes> caches_of(Executor& executor) {
-  const auto* memories = dynamic_cast<const RankMemories*>(&executor.runner().memory());
-  std::vector<Bytes> caches(memories == nullptr ? 1 : static_cast<size_t>(memories->world()));
-  for (const LayerCache& layer : executor.layers()) {
-    for (const TensorView* view : {&layer.window.pages, &layer.entries.pages, &layer.keys.pages,
-                                   &layer.state.slots, &layer.index_state.slots}) {
-      if (view->empty()) continue;
-      for (size_t rank = 0; rank < caches.size(); ++rank) {
-        const std::byte* data =
-            memories == nullptr ? view->data : memories->at(static_cast<int>(rank), view->data);
-        append(caches[rank], data, view->bytes());
-      }
-    }
-  }
-  return caches;
 }
 
 // One sequence in chunks.

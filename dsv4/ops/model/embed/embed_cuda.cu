@@ -14,16 +14,17 @@ constexpr int kWide = 8;  // elements of a run when rows are aligned to it
 
 // grid: [t, columns / (kThreads * kRun)]
 template <int kRun, class In, class Out>
-__global__ void embed_kernel(const int32_t* ids, const In* table, int64_t table_stride, Out* out,
-                             int64_t token_stride, int64_t stream_stride, int streams, int d) {
+__global__ void embed_kernel(const int32_t* ids, const In* table, int64_t table_stride,
+                             int64_t first, int64_t rows, Out* out, int64_t token_stride,
+                             int64_t stream_stride, int streams, int d) {
   ptx::pdl_start();
   const int column =
       (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kRun;
   if (column >= d) return;
   float x[kRun];
-  const int32_t id = ids[blockIdx.x];
-  if (id >= 0) {
-    load<kRun>(table + id * table_stride + column, x);
+  const int64_t row = ids[blockIdx.x] - first;
+  if (row >= 0 && row < rows) {
+    load<kRun>(table + row * table_stride + column, x);
   } else {
     for (float& one : x) one = 0.f;
   }
@@ -47,7 +48,8 @@ void run(const Context& context, const EmbedArgs& args) {
               .grid_y = ceil_div(d, kThreads * (wide ? kWide : 1)),
               .pdl = true},
              args.ids.as<int32_t>(), args.table.as<In>(), args.table.row_stride(),
-             args.out.as<Out>(), args.out.stride[0], args.out.stride[1], args.out.dim(1), d);
+             args.first.value_or(0), args.table.dim(0), args.out.as<Out>(), args.out.stride[0],
+             args.out.stride[1], args.out.dim(1), d);
     });
   });
 }

@@ -9,26 +9,34 @@ namespace {
 
 using test::Arena;
 
-void check_embed(DType table_dtype, DType out_dtype, int64_t t, int64_t m, int64_t d) {
+// first: of a part of a table, 7 rows of 37
+void check_embed(DType table_dtype, DType out_dtype, int64_t t, int64_t m, int64_t d,
+                 std::optional<int64_t> first = {}) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t * 100 + m * 10 + d));
-  const EmbedArgs args = test::random_embed(
-      arena, rng,
-      {.t = t, .m = m, .d = d, .vocabulary = 7, .table = table_dtype, .out = out_dtype});
+  EmbedArgs args = test::random_embed(arena, rng,
+                                      {.t = t,
+                                       .m = m,
+                                       .d = d,
+                                       .vocabulary = first ? 37 : 7,
+                                       .table = table_dtype,
+                                       .out = out_dtype});
+  if (first) args.table = args.table.slice(0, *first, *first + 7), args.first = first;
   // A copy, or one rounding to nearest.
   const double ulps = out_dtype == DType::kF32 || table_dtype == DType::kBF16 ? 0 : 0.5;
-  test::OpCase<EmbedArgs> test{.name = fmt::format("embed {} to {} t={} m={} d={}",
-                                                   name(table_dtype), name(out_dtype), t, m, d),
-                               .args = args,
-                               .outputs = {{"out", args.out, embed_oracle(args), {.ulps = ulps}}},
-                               .one_token =
-                                   [](const EmbedArgs& a, int64_t i) {
-                                     EmbedArgs one = a;
-                                     one.ids = a.ids.slice(0, i, i + 1);
-                                     one.out = a.out.slice(0, i, i + 1);
-                                     return one;
-                                   },
-                               .num_tokens = t};
+  test::OpCase<EmbedArgs> test{
+      .name = fmt::format("embed {} to {} t={} m={} d={} first={}", name(table_dtype),
+                          name(out_dtype), t, m, d, first.value_or(-1)),
+      .args = args,
+      .outputs = {{"out", args.out, embed_oracle(args), {.ulps = ulps}}},
+      .one_token =
+          [](const EmbedArgs& a, int64_t i) {
+            EmbedArgs one = a;
+            one.ids = a.ids.slice(0, i, i + 1);
+            one.out = a.out.slice(0, i, i + 1);
+            return one;
+          },
+      .num_tokens = t};
   test.strided = [](EmbedArgs& a, test::StridedCopy& copy) {
     copy(a.ids), copy(a.table), copy(a.out);
   };
@@ -42,6 +50,7 @@ TEST(Embed, AgreesWithOracle) {
         check_embed(table, out, 0, 4, d);
         check_embed(table, out, 1, 1, d);
         check_embed(table, out, 6, 4, d);
+        for (const int64_t first : {0, 13, 30}) check_embed(table, out, 40, 2, d, first);
       }
     }
   }
