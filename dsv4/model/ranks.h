@@ -35,8 +35,8 @@ inline constexpr int64_t kSharedTokensUnit = 16;
 // follow from the size of the step alone, so that all ranks agree.
 ColumnEnds share_tokens(const Step& step, int64_t least);
 
-// Of steps of up to so many tokens one in which the rank's share is largest: with a unit more in the
-// step, a rank may have one less.
+// The tokens of a step, up to `tokens`, in which the rank's share is largest: with a unit more in
+// the step, a rank may have one less.
 int64_t tokens_of_largest_share(ShardId id, int64_t tokens);
 
 // The tokens that this rank selects entries for.
