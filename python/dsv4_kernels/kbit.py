@@ -198,7 +198,8 @@ def kbit_grouped_gemm(A_concat, B_packed_all, B_absmax_all, codebook, expert_off
     return _multiply_experts("grouped_gemm", A_concat, weights, expert_offsets, N, out, workspace)
 
 
-def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", limit=None, out=None, workspace=None):
+def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", limit=None, out=None, workspace=None,
+             numerics="official", implementation=None):
     """[t, d]: sum_j expert_weights[t, j] * down_e(a(gate_e x) * up_e x) with e = experts[t, j], in ascending order of e.
 
     x               [t, d] f32, bf16 or f16
@@ -207,7 +208,8 @@ def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", l
     activation      "silu", "gelu" or "gelu_tanh"
     limit           clamps the gate from above and up on both sides; None: no clamp
 
-    Everything in between is f32.
+    Everything in between is f32; on a GPU the implementation "cuda_kbit" rounds weights and the input of down to the
+    dtype of x, unless numerics is "exact".
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation={activation!r}: want one of {ACTIVATIONS}")
@@ -220,5 +222,5 @@ def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", l
     out = library.like(x.shape) if out is None else out
     fields = [[w.fields() for w in s] if isinstance(s, list) else s.fields() for s in stacks]
     _core.kbit_moe(x, *fields, experts, expert_weights, ACTIVATIONS.index(activation), limit or 0.0, out,
-                   *how(library, workspace=workspace))
+                   *how(library, implementation, numerics, workspace))
     return out
