@@ -14,6 +14,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/ops/gemm/cuda/kbit_experts/call.cuh"
 #include "dsv4/ops/gemm/cuda/kbit_experts/kernel.cuh"
+#include "dsv4/ops/gemm/cuda/kbit_experts/list_rows.cuh"
 #include "dsv4/ops/parts/expert_linear/expert_linear_case.h"
 #include "dsv4/ops/parts/experts/experts_case.h"
 #include "tests/emulator/launch.h"
@@ -332,6 +333,8 @@ TEST(KbitExpertsEmulated, RowsDoNotSeeEachOther) {
   for (const int bits : {3, 4}) {
     const Scene scene{.bits = bits, .rows_of = {2, 0, 11}, .n = 150, .k = 1056};
     Single c(scene, Rng(5));
+    // f32: the order of additions shows.
+    c.args.out = c.arena.output(DType::kF32, {c.args.out.dim(0), scene.n});
     c.run(2, 1);
     constexpr int64_t kRow = 11;  // the second item of the last expert
     for (const std::vector<int32_t>& rows_of :
@@ -341,14 +344,52 @@ TEST(KbitExpertsEmulated, RowsDoNotSeeEachOther) {
       for (int64_t i = 0; i < other.numel(); ++i) test::set_value(other, i, NAN);
       std::memcpy(other.row<uint16_t>(rows - 1), c.args.x.row<uint16_t>(kRow),
                   static_cast<size_t>(scene.k) * 2);
-      const TensorView out = c.arena.output(DType::kBF16, {rows, scene.n});
+      const TensorView out = c.arena.output(DType::kF32, {rows, scene.n});
       const List list(c.arena, rows_of, 0);
       Problem p = problem_of(other, list, out, scene.n);
       p.weight[0] = stack_of(c.weights, c.scale2s);
       emulator::launch_stream({kernel_of(p, nullptr, false, 5)}, 2);
-      EXPECT_TRUE(std::ranges::equal(std::span(c.args.out.row<uint16_t>(kRow), scene.n),
-                                     std::span(out.row<uint16_t>(rows - 1), scene.n)));
+      EXPECT_TRUE(std::ranges::equal(std::span(c.args.out.row<uint32_t>(kRow), scene.n),
+                                     std::span(out.row<uint32_t>(rows - 1), scene.n)));
     }
+  }
+}
+
+// The list that is made from offsets, after a kernel that writes them and before the product.
+TEST(KbitExpertsEmulated, ListsSortedRows) {
+  for (const auto& rows_of : kRowsOf) {
+    const Scene scene{.bits = 3, .rows_of = rows_of, .n = 70, .k = 288};
+    Single c(scene, Rng(7));
+    const int64_t rows = c.args.x.dim(0), matrices = std::ssize(rows_of);
+    const TensorView tiles = c.arena.output(DType::kI32, {std::max<int64_t>(rows, 1), 3});
+    const TensorView count = c.arena.output(DType::kI32, {1});
+    const TensorView scale2s = c.arena.output(DType::kF32, {matrices});
+    const kernel::RowList to{.tiles = reinterpret_cast<RowTile*>(tiles.data),
+                             .num_tiles = count.as<int32_t>(),
+                             .scale2s = scale2s.as<float>()};
+    kernel::Scale2s given{};
+    for (int64_t i = 0; i < matrices; ++i) given.of[i] = c.weights[static_cast<size_t>(i)].scale2;
+    Problem p = problem_of(c.args.x, c.list, c.args.out, scene.n);
+    p.tiles = to.tiles, p.num_tiles = to.num_tiles, p.max_tiles = tiles.dim(0);
+    p.weight[0] = stack_of(c.weights, scale2s);
+    c.arena.freeze();
+    c.arena.prepare();
+    const auto* const offsets = c.args.offsets.as<int32_t>();
+    ASSERT_NO_THROW(emulator::launch_stream(
+        {emulator::touching({c.args.offsets, c.args.x}),
+         {{.block = kSelectThreads, .pdl = true},
+          [&] { kernel::list_rows_kernel(given, offsets, static_cast<int>(matrices), to); }},
+         kernel_of(p, nullptr, false, 2),
+         emulator::touching({tiles, count, scale2s, c.args.out})},
+        3));
+    c.arena.verify();
+    ASSERT_EQ(count.as<int32_t>()[0], c.list.items);
+    EXPECT_EQ(std::memcmp(tiles.data, c.list.tiles.data, static_cast<size_t>(c.list.items) * 12),
+              0);
+    const double magnitude = expert_linear_magnitude(c.args);
+    EXPECT_EQ(test::compare(c.args.out, expert_linear_oracle(c.args),
+                            {.ulps = 0.51, .abs = kernel::rounding(scene.dtype) * magnitude}),
+              "");
   }
 }
 

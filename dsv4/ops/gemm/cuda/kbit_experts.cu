@@ -1,6 +1,11 @@
 #include "dsv4/ops/gemm/cuda/kbit_experts.h"
 
+#include <algorithm>
+
+#include "dsv4/device/launch.cuh"
 #include "dsv4/ops/gemm/cuda/kbit_experts/call.cuh"
+#include "dsv4/ops/gemm/cuda/kbit_experts/list_rows.cuh"
+#include "dsv4/ops/gemm/cuda/strided.h"
 
 namespace dsv4::gemm::kbit_experts {
 namespace {
@@ -45,6 +50,44 @@ void run(Device& device, const cuda::Problem& p, const GatedStep* gated, bool li
       {launch_kbit_experts<bf16, 4>, launch_kbit_experts<f16, 4>},
       {launch_kbit_experts<bf16, 5>, launch_kbit_experts<f16, 5>}};
   kRun[p.weight[0].bits - kMinKbit][p.x_dtype == DType::kF16](device, params, p.projections);
+}
+
+static auto matrices(std::span<const WeightView> weights) {
+  return [=](int64_t i) -> const WeightView& { return weights[static_cast<size_t>(i)]; };
+}
+
+const char* reject_sorted(const Device& device, const cuda::Problem& problem,
+                          std::span<const WeightView> weights) {
+  const int64_t count = std::ssize(weights);
+  if (count == 0) return "no experts";
+  if (count > kMaxMatrices) return "more than 1024 experts";
+  if (const char* why = cuda::reject_strided(count, matrices(weights))) return why;
+  cuda::Problem p = problem;
+  p.weight[0] = cuda::strided(count, matrices(weights), nullptr);
+  return reject(device, p);
+}
+
+void run_sorted(Device& device, const cuda::Problem& problem, std::span<const WeightView> weights,
+                const int32_t* offsets) {
+  const int64_t count = std::ssize(weights), rows = problem.m;
+  if (rows == 0) return;
+  Scratch& scratch = device.workspace();
+  const Scratch::Scope scope(scratch);
+  const auto words = [&](int64_t n) { return scratch.take(DType::kI32, {n}).data; };
+  cuda::Problem p = problem;
+  // Every tile has a row, and all tiles of a matrix but one are full.
+  p.tile_m = kTileRowsOfX;
+  p.max_tiles = std::min(rows, std::min(count, rows) + rows / kTileRowsOfX);
+  const RowList list{.tiles = reinterpret_cast<cuda::RowTile*>(words(3 * p.max_tiles)),
+                     .num_tiles = reinterpret_cast<int32_t*>(words(1)),
+                     .scale2s = reinterpret_cast<float*>(words(count))};
+  Scale2s scale2s{};
+  for (size_t i = 0; i < weights.size(); ++i) scale2s.of[i] = weights[i].scale2;
+  launch(device, "kbit_list_rows", list_rows_kernel, {.block = kSelectThreads, .pdl = true},
+         scale2s, offsets, count, list);
+  p.weight[0] = cuda::strided(count, matrices(weights), list.scale2s);
+  p.tiles = list.tiles, p.num_tiles = list.num_tiles;
+  run(device, p, nullptr, false);
 }
 
 }  // namespace dsv4::gemm::kbit_experts

@@ -4,9 +4,12 @@
 //   out[m] = weight[m] * (a(min(gate, limit)) * clamp(up, -limit, limit))    gate, up: of x[row(m)]
 //
 // A weight is read and decoded once for up to 8 rows. kbit_experts/kernel.cuh is the kernel,
-// kbit_experts_plan.h how a call is divided. The list of rows is the callers' (problem.h: tiles).
+// kbit_experts_plan.h how a call is divided. The list of rows is the callers'
+// (problem.h: tiles), or is made from offsets.
 
 #pragma once
+
+#include <span>
 
 #include "dsv4/ops/gemm/cuda/problem.h"
 
@@ -30,6 +33,15 @@ const char* reject(const Device& device, const cuda::Problem& problem);
 // gated: with two projections. list_is_older: the launch before this one waited for the list, and
 // let this one start only then.
 void run(Device& device, const cuda::Problem& problem, const GatedStep* gated, bool list_is_older);
+
+inline constexpr int64_t kMaxMatrices = 1024;  // of run_sorted()
+
+// out[m] = w_i x[m] for offsets[i] <= m < offsets[i + 1], offsets ascending from 0 to problem.m in
+// device memory. problem: one projection, without weights and tiles
+const char* reject_sorted(const Device& device, const cuda::Problem& problem,
+                          std::span<const WeightView> weights);
+void run_sorted(Device& device, const cuda::Problem& problem, std::span<const WeightView> weights,
+                const int32_t* offsets);
 
 // The largest relative error of a weight: the codebook and its product with the scale are rounded.
 constexpr double rounding(DType x) {

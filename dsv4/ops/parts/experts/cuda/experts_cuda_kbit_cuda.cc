@@ -2,8 +2,6 @@
 // (gemm/cuda/kbit_experts.h). Plan, gate and up with the activation, down, combine; one launch
 // each. h has the type of x.
 
-#include <algorithm>
-
 #include "dsv4/ops/gemm/cuda/kbit_experts.h"
 #include "dsv4/ops/parts/experts/cuda/plan.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
@@ -13,7 +11,7 @@
 namespace dsv4::experts_kernel::cuda_kbit {
 
 namespace kernel = gemm::kbit_experts;
-using gemm::cuda::Problem, gemm::cuda::StridedWeight;
+using gemm::cuda::Problem;
 
 static kernel::Gate gate_of(GateActivation activation) {
   return activation == GateActivation::kSilu   ? kernel::Gate::kSilu
@@ -34,26 +32,13 @@ static Problem problem_of(const ConstTensorView& x, const TensorView& out, int64
           .tile_m = kernel::kTileRowsOfX};
 }
 
-// Codebooks of this name are equal wherever they are.
-static bool all_e4m3(std::span<const ExpertWeights> table, Member member) {
-  return std::all_of(table.begin(), table.end(),
-                     [&](const ExpertWeights& e) { return (e.*member).e4m3_codebook; });
-}
-
-static StridedWeight weight_of(std::span<const ExpertWeights> table, Member member,
-                               const float* scale2s) {
-  StridedWeight weight = strided_weight(table, member, scale2s);
-  if (all_e4m3(table, member)) weight.codebook_stride = 0;
-  return weight;
-}
-
 static Problem gate_up_of(const ExpertsArgs& args, const TensorView& hidden,
                           const ExpertPlan& plan) {
   const auto table = args.stack.file();
   Problem p = problem_of(args.x, hidden, hidden.dim(0));
   p.gather = plan.token, p.projections = 2;
-  p.weight[0] = weight_of(table, &ExpertWeights::w1, plan.scale2_w1);
-  p.weight[1] = weight_of(table, &ExpertWeights::w3, plan.scale2_w3);
+  p.weight[0] = strided_weight(table, &ExpertWeights::w1, plan.scale2_w1);
+  p.weight[1] = strided_weight(table, &ExpertWeights::w3, plan.scale2_w3);
   if (all_e4m3(table, &ExpertWeights::w1) && all_e4m3(table, &ExpertWeights::w3))
     p.weight[1].codebook = p.weight[0].codebook;
   return p;
@@ -62,7 +47,7 @@ static Problem gate_up_of(const ExpertsArgs& args, const TensorView& hidden,
 static Problem down_of(const ExpertsArgs& args, const TensorView& hidden, const TensorView& y,
                        const ExpertPlan& plan) {
   Problem p = problem_of(hidden, y, hidden.dim(0));
-  p.weight[0] = weight_of(args.stack.file(), &ExpertWeights::w2, plan.scale2_w2);
+  p.weight[0] = strided_weight(args.stack.file(), &ExpertWeights::w2, plan.scale2_w2);
   return p;
 }
 

@@ -16,6 +16,8 @@ using Member = WeightView ExpertWeights::*;
 // Returns nullptr, or why the matrices `member` of all experts are not one StridedWeight: formats,
 // bits or distances differ. table: one expert or more
 const char* reject_weights(std::span<const ExpertWeights> table, Member member);
+// Codebooks of this name are equal wherever they are.
+bool all_e4m3(std::span<const ExpertWeights> table, Member member);
 // The matrices `member` of all experts, which reject_weights() accepts.
 // scale2s: [e] in device memory, or null for one expert
 gemm::cuda::StridedWeight strided_weight(std::span<const ExpertWeights> table, Member member,
