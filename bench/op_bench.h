@@ -95,15 +95,21 @@ class ImplSession : public Session {
   ImplSession(const Op<Args>& op, const Impl<Args>& impl, std::shared_ptr<Owner> owner)
       : op_(op), impl_(impl), owner_(std::move(owner)) {}
   const char* reject(const Context& context) const override {
-    return impl_.reject(context, owner_->args);
+    return impl_.reject(with_numerics(context), owner_->args);
   }
   void next() override {
     if constexpr (requires(Owner & owner) { owner.next(); }) owner_->next();
   }
-  void run(const Context& context) override { impl_.run(context, owner_->args); }
+  void run(const Context& context) override { impl_.run(with_numerics(context), owner_->args); }
   Cost cost() const override { return op_.cost(owner_->args); }
 
  private:
+  // A case may have the member `numerics`.
+  Context with_numerics(Context context) const {
+    if constexpr (requires(Owner & owner) { owner.numerics; }) context.numerics = owner_->numerics;
+    return context;
+  }
+
   const Op<Args>& op_;
   const Impl<Args>& impl_;
   std::shared_ptr<Owner> owner_;

@@ -10,7 +10,8 @@ time is the median of 21 replays over the number of calls. `floor_us` is the sto
 timed, each implementation is compared with a float32 product of the dequantized weight, and `error` is the largest
 difference over the largest magnitude.
 --moe times kbit_moe on the experts of V4-Flash and Qwen3-Coder-Next instead, K = 3: everything from x to the weighted
-sum. Needs torch, a GPU and the package; exit status 77 where they are missing.
+sum, by the chosen implementation and by each of MOE_IMPLEMENTATIONS, which are first compared with the f32 one (`error`,
+as above). Needs torch, a GPU and the package; exit status 77 where they are missing.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import sys
 SHAPES = ((8192, 8192), (4096, 14336), (2048, 5120))  # K_in, N
 ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 4096)
 IMPLEMENTATIONS = ("cuda_kbit", "sm90_few_kbit", "cuda_pairs", "cuda_mma", "cuda", "cublaslt_any")
+MOE_IMPLEMENTATIONS = ("cuda", "cuda_kbit")
 MOE = {"flash": (256, 4096, 2048, 6, (1, 8, 64)), "qwen3-coder-next": (512, 2048, 512, 10, (1, 16))}
 ROTATE = 256 << 20  # bytes of weights in a graph
 SLOW_ROWS = 64      # the f32 implementation is not timed with more
@@ -107,10 +109,19 @@ def moe_cases(torch, kernels, bandwidth):
             ids = [torch.rand(t, experts, device="cuda").topk(top_k, 1).indices.int() for _ in range(8)]
             x = torch.randn(t, d, dtype=torch.bfloat16, device="cuda")
             out, weights = torch.empty_like(x), torch.rand(t, top_k, device="cuda")
-            us = replay_us(torch, [lambda i=i: kernels.kbit_moe(x, *stacks, i, weights, out=out) for i in ids])
             touched = statistics.mean(len(i.unique()) for i in ids)
-            yield {"op": "kbit_moe", "model": model, "k": 3, "t": t, "us": us,
+            row = {"op": "kbit_moe", "model": model, "k": 3, "t": t, "us": {}, "error": {},
                    "floor_us": touched * 3 * d * inner * 3.25 / 8 / bandwidth * 1e6}
+            want = kernels.kbit_moe(x, *stacks, ids[0], weights, numerics="exact").float()
+            for name in (None, *MOE_IMPLEMENTATIONS):
+                def call(i, name=name):
+                    return kernels.kbit_moe(x, *stacks, i, weights, out=out, implementation=name)
+                error = float((call(ids[0]).float() - want).abs().max() / want.abs().max())
+                if not error <= TOLERANCE["bfloat16"]:
+                    sys.exit(f"wrong: {name} {model} t={t}: error {error}")
+                row["error"][name or "chosen"] = error
+                row["us"][name or "chosen"] = replay_us(torch, [lambda i=i: call(i) for i in ids])
+            yield row
 
 
 def main():

@@ -110,20 +110,26 @@ struct MoeCall {
     args.acc = {TensorMeta::contiguous(DType::kF32, {out.dim(0), out.dim(1)}), out.data};
     if (out.dtype == DType::kF32) args.acc = out;
   }
-  // f32 between the products, whatever dsv4_call::exact says: official numerics are DeepSeek-V4's.
   BoundOp bind() const {
     return {.workspace_bytes =
                 [this](const Context& c) {
                   return weights.workspace_bytes(c) + sum_bytes(c) +
-                         workspace_bytes(experts, exact(c), args);
+                         workspace_bytes(experts, exact(c), call_of(c));
                 },
-            .run = [this](const Context& c) { run(exact(c)); }};
+            .run = [this](const Context& c) { run(c); }};
   }
 
  private:
+  // f32 between the products, but for operands of tensor cores: official numerics are
+  // DeepSeek-V4's.
   static Context exact(Context c) {
     c.numerics = Numerics::kExact;
     return c;
+  }
+  ExpertsArgs call_of(const Context& c) const {
+    ExpertsArgs call = args;
+    call.may_round_operands = c.numerics != Numerics::kExact;
+    return call;
   }
   // An output that is not f32 needs an f32 sum; this is what Scratch takes for it.
   int64_t sum_bytes(const Context& context) const {
@@ -134,9 +140,9 @@ struct MoeCall {
     const MadeRows made(weights, context);
     std::vector<ExpertWeights> rows;
     for (const ExpertWeights& e : stack) rows.push_back({made(e.w1), made(e.w3), made(e.w2)});
-    ExpertsArgs call = args;
+    ExpertsArgs call = call_of(context);
     call.stack = rows;
-    if (out.dtype == DType::kF32) return experts(context, call);
+    if (out.dtype == DType::kF32) return experts(exact(context), call);
     if (context.device == nullptr) {
       const Buffer sum(DType::kF32, {out.dim(0), out.dim(1)});
       return run_and_round(context, call, sum);
@@ -146,9 +152,9 @@ struct MoeCall {
   }
   void run_and_round(const Context& context, ExpertsArgs& call, const TensorView& sum) const {
     call.acc = sum;
-    experts(context, call);
+    experts(exact(context), call);
     const WeightView values{.n = out.dim(0), .k = out.dim(1), .data = sum};
-    Context rounding = context;
+    Context rounding = exact(context);
     rounding.force_impl = {};  // it names one of the experts
     dequantize(rounding, {.weight = values, .out = out});
   }

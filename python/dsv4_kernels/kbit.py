@@ -169,16 +169,16 @@ def kbit_scalar_gemv(A, B_packed, B_absmax, codebook, K_dim, N, k, *, out=None, 
     return _multiply("scalar_gemv", A, weight, out, workspace)
 
 
-def _multiply_experts(name, A, weights, offsets, N, out, workspace=None):
+def _multiply_experts(name, A, weights, offsets, N, out, workspace=None, numerics="official", implementation=None):
     library = library_of(A)
     out = library.like((A.shape[0], N)) if out is None else out
     fields = [w.fields() for w in weights] if isinstance(weights, list) else weights.fields()
-    _core.kbit_expert_linear(name, A, fields, offsets, out, *how(library, workspace=workspace))
+    _core.kbit_expert_linear(name, A, fields, offsets, out, *how(library, implementation, numerics, workspace))
     return out
 
 
 def kbit_expert_linear(A_concat, B_packed_all, B_absmax_all, codebook, expert_offsets, k, K_dim, N, num_experts, max_M,
-                       out=None, workspace=None, *, scale2=1.0):
+                       out=None, workspace=None, *, scale2=1.0, numerics="official", implementation=None):
     """[rows, N]: rows expert_offsets[e] to expert_offsets[e + 1] of A_concat times the weight of expert e.
 
     expert_offsets  [num_experts + 1] int32, ascending from 0 to the rows of A_concat; experts may have no rows
@@ -188,7 +188,8 @@ def kbit_expert_linear(A_concat, B_packed_all, B_absmax_all, codebook, expert_of
     weights = B_packed_all
     if not isinstance(weights, list):
         weights = _weight(B_packed_all, B_absmax_all, codebook, k, K_dim, N, "tiled", scale2, experts=num_experts)
-    return _multiply_experts("expert_linear", A_concat, weights, expert_offsets, N, out, workspace)
+    return _multiply_experts("expert_linear", A_concat, weights, expert_offsets, N, out, workspace, numerics,
+                             implementation)
 
 
 def kbit_grouped_gemm(A_concat, B_packed_all, B_absmax_all, codebook, expert_offsets, K_dim, N, k, num_experts, max_M, *,
@@ -198,7 +199,8 @@ def kbit_grouped_gemm(A_concat, B_packed_all, B_absmax_all, codebook, expert_off
     return _multiply_experts("grouped_gemm", A_concat, weights, expert_offsets, N, out, workspace)
 
 
-def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", limit=None, out=None, workspace=None):
+def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", limit=None, out=None, workspace=None,
+             numerics="official", implementation=None):
     """[t, d]: sum_j expert_weights[t, j] * down_e(a(gate_e x) * up_e x) with e = experts[t, j], in ascending order of e.
 
     x               [t, d] f32, bf16 or f16
@@ -207,7 +209,8 @@ def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", l
     activation      "silu", "gelu" or "gelu_tanh"
     limit           clamps the gate from above and up on both sides; None: no clamp
 
-    Everything in between is f32.
+    Everything in between is f32; on a GPU the implementation "cuda_kbit" rounds weights and the input of down to the
+    dtype of x, unless numerics is "exact".
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation={activation!r}: want one of {ACTIVATIONS}")
@@ -220,5 +223,5 @@ def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", l
     out = library.like(x.shape) if out is None else out
     fields = [[w.fields() for w in s] if isinstance(s, list) else s.fields() for s in stacks]
     _core.kbit_moe(x, *fields, experts, expert_weights, ACTIVATIONS.index(activation), limit or 0.0, out,
-                   *how(library, workspace=workspace))
+                   *how(library, implementation, numerics, workspace))
     return out

@@ -141,6 +141,13 @@ def test_experts(dtype):
             for e in range(5):
                 rows = slice(offsets[e], offsets[e + 1])
                 assert close(out[rows], x[rows], values[e], dtype)
+            if not mixed and dtype != torch.float32:
+                stack = dsv4_kernels.stack_of(weights)
+                named = dsv4_kernels.kbit_expert_linear(x, stack.data, stack.scale, stack.codebook, gpu(offsets), 3, k_in,
+                                                        n, 5, None, scale2=stack.scale2, implementation="cuda_kbit")
+                for e in range(5):
+                    rows = slice(offsets[e], offsets[e + 1])
+                    assert close(named[rows], x[rows], values[e], dtype)
             if not mixed:
                 tiles = [w.repacked("tiled") for w in weights]
                 same = dsv4_kernels.kbit_expert_linear(x, tiles, None, None, gpu(offsets), None, k_in, n, 5, None)
@@ -164,6 +171,12 @@ def test_moe(name, limit, t, top_k, experts):
     for dtype in (torch.float16, torch.bfloat16):
         half = torch.empty(x.shape, dtype=dtype, device="cuda")
         assert torch.equal(call(out=half), out.to(dtype))
+        named, exact = (dsv4_kernels.kbit_moe(gpu(x).to(dtype), *moved, gpu(ids), gpu(weights), **rest, **how,
+                                              out=torch.empty(x.shape, device="cuda"))
+                        for how in ({"implementation": "cuda_kbit"}, {"numerics": "exact"}))
+        assert (named - exact).abs().max() <= (2.0**-5 if dtype == torch.bfloat16 else 2.0**-8) * exact.abs().max()
+    with pytest.raises(ValueError, match="cuda_kbit"):
+        call(implementation="cuda_kbit", numerics="exact")
 
 
 def test_bits_repeat_and_graphs_replay():

@@ -9,9 +9,15 @@ namespace dsv4::expert_linear_kernel {
 DSV4_IMPL(ExpertLinearArgs, cuda_mma)
 // f32 arithmetic for any format, shape and alignment.
 DSV4_IMPL(ExpertLinearArgs, cuda)
+// Tensor cores for up to 8 rows of an expert at a time: k-bit weights at equal distances that share
+// a codebook, x in bf16 or f16. By name: it is not measured yet.
+DSV4_IMPL(ExpertLinearArgs, cuda_kbit)
 DSV4_IMPL(ExpertLinearArgs, cpu)
 
 namespace cuda_mma {
+double rounding(const ExpertLinearArgs& args);
+}
+namespace cuda_kbit {
 double rounding(const ExpertLinearArgs& args);
 }
 namespace cpu {
@@ -22,6 +28,7 @@ constexpr Impl<ExpertLinearArgs> kExpertLinear[] = {
 #if DSV4_CUDA
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
     {"cuda", Arch::kCuda, true, accept_all<ExpertLinearArgs>, cuda::run},
+    {"cuda_kbit", Arch::kCuda, true, cuda_kbit::reject, cuda_kbit::run, cuda_kbit::rounding},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<ExpertLinearArgs>, cpu::run, 0, cpu::host_bytes},
 };

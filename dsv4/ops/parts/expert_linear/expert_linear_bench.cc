@@ -27,13 +27,15 @@ struct Case {
                                       std::vector<int32_t>(kExperts, static_cast<int32_t>(rows)));
   }
   void next() {
-    for (WeightView& w : weights) w = pool.next(WeightFormat::kKbit, n, k, bits);
+    const WeightView stack = pool.next(WeightFormat::kKbit, kExperts * n, k, bits);
+    for (int64_t e = 0; e < kExperts; ++e)
+      weights[static_cast<size_t>(e)] = stack.rows(e * n, (e + 1) * n);
   }
 };
 
 const bool kRegistered = [] {
   for (const int bits : {2, 3, 4, 5}) {
-    for (const int64_t rows : {1, 32}) {
+    for (const int64_t rows : {1, 8, 32}) {
       bench::register_impls<ExpertLinearArgs>(
           fmt::format("expert_linear/k{}/rows:{}/e:{}/n:2048/k:4096", bits, rows, kExperts),
           expert_linear, [=] { return std::make_shared<Case>(bits, rows, 2048, 4096); });

@@ -1,9 +1,10 @@
-// The implementations cuda and cuda_mma of expert_linear.h: the portable CUDA kernels of gemm/ over
-// a list of matrices. The host reads no offset.
+// The implementations cuda, cuda_mma and cuda_kbit of expert_linear.h: the portable CUDA kernels of
+// gemm/ over a list of matrices. The host reads no offset.
 
 #include <algorithm>
 
 #include "dsv4/ops/gemm/cuda/grouped.h"
+#include "dsv4/ops/gemm/cuda/kbit_experts.h"
 #include "dsv4/ops/parts/expert_linear/expert_linear.h"
 
 namespace dsv4::expert_linear_kernel {
@@ -62,5 +63,24 @@ void run(const Context& context, const ExpertLinearArgs& args) {
 }
 
 }  // namespace cuda_mma
+
+namespace cuda_kbit {
+
+namespace kernel = gemm::kbit_experts;
+
+const char* reject(const Context& context, const ExpertLinearArgs& args) {
+  if (context.numerics == Numerics::kExact) return "exact numerics";
+  return kernel::reject_sorted(*context.device, problem_of(args), args.weights);
+}
+
+double rounding(const ExpertLinearArgs& args) {
+  return kernel::rounding(args.x.dtype);
+}
+
+void run(const Context& context, const ExpertLinearArgs& args) {
+  kernel::run_sorted(*context.device, problem_of(args), args.weights, args.offsets.as<int32_t>());
+}
+
+}  // namespace cuda_kbit
 
 }  // namespace dsv4::expert_linear_kernel

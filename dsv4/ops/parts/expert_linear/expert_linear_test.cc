@@ -80,6 +80,20 @@ TEST(ExpertLinear, AnyRoutingOfAnyK) {
   }
 }
 
+// Whole tiles, in f16 too; more experts than one launch of others lists.
+TEST(ExpertLinear, WholeTilesAndManyExperts) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    Arena arena;
+    Rng rng(8);
+    const auto weights = test::random_stack(arena, rng, {WeightFormat::kKbit, 3}, 5, 256, 1024);
+    check_rows(arena, rng, "whole", dtype, weights, {0, 1, 9, 0, 2});
+    std::vector<int32_t> rows(600);
+    for (int i = 0; i < 20; ++i) rows[static_cast<size_t>(rng.below(600))] = 1 + i % 3;
+    const auto many = test::random_stack(arena, rng, {WeightFormat::kKbit, 4, true}, 600, 19, 64);
+    check_rows(arena, rng, "600 experts", dtype, many, rows);
+  }
+}
+
 // Experts of one call in different formats and K; more rows than are packed at a time.
 TEST(ExpertLinear, EveryExpertInAFormatOfItsOwn) {
   Arena arena;

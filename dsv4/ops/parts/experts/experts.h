@@ -36,6 +36,9 @@ struct ExpertsArgs {
   TensorView acc;            // [t, d] f32
   bool add = true;           // false: acc is overwritten
   ConstTensorView addend{};  // [t, d] f32|bf16, added to acc after all experts; empty: nothing
+  // Under kExact: implementations may nevertheless round weights and h to the type of x, bf16 or
+  // f16, for tensor cores (Impl::operand_rounding).
+  bool may_round_operands = false;
 };
 
 // Experts of one token: k, or 1 without ids.

@@ -1,6 +1,7 @@
 // experts/FORMAT/t with the shapes of V4-Flash (d 4096, inner 2048, 6 of 256 experts; here of 64,
-// 860 MB in 4 bits), experts/pro-FORMAT/t with those of V4-Pro (d 7168, inner 3072, of 384). Each
-// token has random experts, different in each call.
+// 860 MB in 4 bits), experts/pro-FORMAT/t with those of V4-Pro (d 7168, inner 3072, of 384).
+// experts/kbit_moe-kK/t: as dsv4_kbit_moe() calls it, f32 between products. Each token has random
+// experts, different in each call.
 
 #include <set>
 #include <vector>
@@ -50,6 +51,14 @@ struct Case {
   }
 };
 
+struct KbitMoeCase : Case {
+  Numerics numerics = Numerics::kExact;
+
+  KbitMoeCase(int bits, int64_t t) : Case(kFlash, WeightFormat::kKbit, bits, t) {
+    args.may_round_operands = true, args.add = false;
+  }
+};
+
 // These shapes as kernel images.
 struct ImageCase : Case {
   bench::RandomImages random;
@@ -83,6 +92,14 @@ void add(const Shape& shape, const char* stored, WeightFormat format, int bits =
   }
 }
 
+void add_kbit_moe(int bits) {
+  for (const int64_t t : {1, 8, 64}) {
+    bench::register_impls<ExpertsArgs>(
+        fmt::format("experts/kbit_moe-k{}/t:{}", bits, t), experts,
+        [=] { return std::make_shared<KbitMoeCase>(bits, t); }, Arch::kCuda);
+  }
+}
+
 const bool kRegistered = [] {
   add(kFlash, "mxfp4", WeightFormat::kMxfp4);
   add(kFlash, "nvfp4", WeightFormat::kNvfp4);
@@ -91,6 +108,7 @@ const bool kRegistered = [] {
   add(kFlash, "k4", WeightFormat::kKbit, 4);
   add(kFlash, "k5", WeightFormat::kKbit, 5);
   add(kPro, "k2", WeightFormat::kKbit, 2, Arch::kCuda);
+  for (const int bits : {2, 3, 4, 5}) add_kbit_moe(bits);
   for (const int bits : {2, 3, 4, 5})
     add_images(kFlash, fmt::format("k{}", bits), nf_codebook(bits));
   for (const int bits : {2, 3, 4}) {

@@ -12,6 +12,9 @@ namespace dsv4 {
 
 // acc after the call, given its current contents. [t, d]
 std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& args);
+// Without rounding in between: the largest change of acc for each unit of relative error of every
+// weight and every h, to first order.
+double experts_magnitude(const ExpertsArgs& args);
 
 namespace test {
 

@@ -110,6 +110,49 @@ std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& ar
 
 namespace {
 
+// sum_k |w[n, k] x[k]|
+Vector magnitudes(const WeightView& w, const Vector& x) {
+  Vector y;
+  for (int64_t n = 0; n < w.n; ++n) {
+    double sum = 0;
+    for (int64_t k = 0; k < w.k; ++k)
+      sum += std::abs(weight_value(w, n, k) * x[static_cast<size_t>(k)]);
+    y.push_back(sum);
+  }
+  return y;
+}
+
+}  // namespace
+
+double experts_magnitude(const ExpertsArgs& args) {
+  constexpr double kSlope = 1.13;  // of the activations, at most
+  const double limit = limit_of(args.swiglu_limit);
+  double most = 0;
+  for (int64_t t = 0; t < args.x.dim(0); ++t) {
+    const Vector x = oracle::row(args.x, t);
+    Vector sum(static_cast<size_t>(args.acc.dim(1)));
+    for (int64_t j = 0; j < slots(args); ++j) {
+      const ExpertWeights& expert = args.stack.file()[expert_of(args.experts, t, j)];
+      const double weight = std::abs(weight_of(args.weights, t, j));
+      const Vector g = multiply(expert.w1, x, false), u = multiply(expert.w3, x, false);
+      const Vector of_g = magnitudes(expert.w1, x), of_u = magnitudes(expert.w3, x);
+      Vector h;
+      for (size_t i = 0; i < g.size(); ++i) {
+        const double gate = std::abs(activate(args.activation, std::min(g[i], limit)));
+        const double up = std::abs(std::clamp(u[i], -limit, limit));
+        // Twice h: its own error, and that of the weights of down.
+        h.push_back(weight * (kSlope * of_g[i] * up + gate * of_u[i] + 2 * gate * up));
+      }
+      const Vector y = magnitudes(expert.w2, h);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += y[i];
+    }
+    for (const double v : sum) most = std::max(most, v);
+  }
+  return most;
+}
+
+namespace {
+
 // Pairs i = token * k + slot in the order of their rows of h.
 std::vector<int64_t> in_order_of_experts(const ConstTensorView& experts, int64_t t, int64_t k) {
   std::vector<int64_t> order;

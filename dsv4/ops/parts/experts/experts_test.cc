@@ -16,6 +16,9 @@ namespace {
 
 using test::Arena;
 
+// Its cases are in experts_other_models_test.
+const test::TestedElsewhere kOfOtherModels{"cuda_kbit"};
+
 struct Shape {
   int64_t t, k, e, d, inner;
 };
@@ -36,8 +39,7 @@ void fill_case(Case& c, const Shape& s, const test::StoredAs& stored, DType x_dt
       test::random_experts(c.arena, rng, {.t = s.t, .k = s.k, .d = s.d, .x = x_dtype}, c.table);
 }
 
-// The tests of linear cover the effect of rounded weights on one GEMM; here it would change Q8
-// codes between two GEMMs.
+// Rounded weights have tests in linear; here they would change Q8 codes between two products.
 void coarsen_codebooks(const Case& c) {
   for (const ExpertWeights& expert : c.table) {
     for (const WeightView& w : {expert.w1, expert.w3, expert.w2})
@@ -162,8 +164,7 @@ TEST(Experts, MixedFormats) {
   check_mixed(c, "mixed", {.rel = 0.02, .cosine = 5e-6}, {});
 }
 
-// A quantization recipe: gate and up K = 2, down K = 3; one unchanged expert, and one with another
-// K.
+// A recipe: gate and up K = 2, down K = 3; one unchanged expert, and one with another K.
 TEST(Experts, MixedBits) {
   for (const Numerics numerics : {Numerics::kExact, Numerics::kOfficial}) {
     const bool exact = numerics == Numerics::kExact;
@@ -319,8 +320,7 @@ TEST(Experts, Mxfp4ImagesOfSpreadExponents) {
 TEST(Experts, ImagesWithAnAddend) {
   if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
   test::ImagesCase c({.t = 9, .k = 3, .e = 5, .d = 288, .inner = 96}, 3, 3);
-  c.args.addend = random_addend(c.arena, DType::kBF16, c.args.acc);
-  c.file_args.addend = c.args.addend;
+  c.file_args.addend = c.args.addend = random_addend(c.arena, DType::kBF16, c.args.acc);
   check_images(c, "addend");
 }
 

@@ -46,13 +46,16 @@ class XBlocks {
     for (int s = 0; s < kTokens / 8; ++s) {
       const int token = first_token + s * 8 + share.lane / 4;
       const bool there = token < p.tokens && column < p.k && unit < share.end_unit;
-      const auto* const from = reinterpret_cast<const uint4*>(p.x + token * p.x_stride + column);
+      load_block(s, p.x + token * p.x_stride + column, there);
+    }
+  }
+  // s: of eight tokens; from: the lane's block
+  __device__ void load_block(int s, const uint16_t* from, bool there) {
 #pragma unroll
-      for (int i = 0; i < kBlockPairs / 4; ++i) {
-        const uint4 words = there ? __ldg(from + i) : uint4{};
-        pair[s][4 * i] = words.x, pair[s][4 * i + 1] = words.y;
-        pair[s][4 * i + 2] = words.z, pair[s][4 * i + 3] = words.w;
-      }
+    for (int i = 0; i < kBlockPairs / 4; ++i) {
+      const uint4 words = there ? __ldg(reinterpret_cast<const uint4*>(from) + i) : uint4{};
+      pair[s][4 * i] = words.x, pair[s][4 * i + 1] = words.y;
+      pair[s][4 * i + 2] = words.z, pair[s][4 * i + 3] = words.w;
     }
   }
   uint32_t pair[kTokens / 8][kBlockPairs];

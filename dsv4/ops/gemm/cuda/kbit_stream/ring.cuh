@@ -4,8 +4,7 @@
 
 #pragma once
 
-#include "dsv4/device/ptx/cp_async.cuh"
-#include "dsv4/ops/gemm/cuda/kbit_stream/config.cuh"
+#include "dsv4/ops/gemm/cuda/kbit_stream/slots.cuh"
 
 namespace dsv4::gemm::kbit_stream {
 
@@ -13,15 +12,11 @@ namespace dsv4::gemm::kbit_stream {
 template <int K, bool kWhole>
 class Ring {
  public:
-  static constexpr int kSlots = slots(K), kSlotBytes = slot_bytes(K);
-  static constexpr int kRowBytes = kUnit / 8 * K;  // of a slot
-  static constexpr int kRowPieces = kRowBytes / 16, kPieces = kSlotBytes / 16;
-  static constexpr int kLanePieces = (kPieces + kWarp - 1) / kWarp;
+  static constexpr int kSlots = slots(K), kRowBytes = Slots<K>::kRowBytes;
 
   __device__ Ring(const Params& params, const Share& share, unsigned char* base)
       : params_(params),
-        base_(ptx::smem_address(base)),
-        lane_(share.lane),
+        slots_(base, share.lane, params.row_bytes),
         tile_bytes_(static_cast<uint32_t>(kTileRows * params.row_bytes)),
         units_(share.end_unit - share.first_unit) {
     const Plan& plan = params.plan;
@@ -31,12 +26,6 @@ class Ring {
             static_cast<uint32_t>(share.first_unit * kRowBytes);
     next_round_ = static_cast<uint32_t>(plan.row_groups() * plan.group_tiles) * tile_bytes_ -
                   static_cast<uint32_t>(units_ * kRowBytes);
-#pragma unroll
-    for (int j = 0; j < kLanePieces; ++j) {
-      const int i = lane_ + j * kWarp;
-      piece_[j] = static_cast<uint32_t>(i / kRowPieces) * static_cast<uint32_t>(params.row_bytes) +
-                  static_cast<uint32_t>(i % kRowPieces * 16);
-    }
     begin_round();
   }
 
@@ -49,23 +38,16 @@ class Ring {
     ptx::cp_async_wait_group<kSlots - 2>();
     __syncwarp();  // all lanes' copies are there, and all have read the slot before
     copy();
-    return turn(use_);
+    return slots_.turn_use();
   }
 
  private:
-  // The offset of a slot, which becomes that of the slot after it.
-  static __device__ int turn(int& slot) {
-    const int now = slot;
-    slot = now == (kSlots - 1) * kSlotBytes ? 0 : now + kSlotBytes;
-    return now;
-  }
-
   // A group of copies for each call, also where nothing is left: next() counts groups.
   __device__ void copy() {
-    const uint32_t to = base_ + static_cast<uint32_t>(turn(copy_));
+    const uint32_t to = slots_.turn_copy();
     if (left_ > 0) {
       if constexpr (kWhole) {
-        copy_pieces(to + lane_ * 16);
+        slots_.copy_pieces(to, params_.codes, from_);
       } else {
         copy_words(to);
       }
@@ -74,23 +56,12 @@ class Ring {
     ptx::cp_async_commit_group();
   }
 
-  __device__ void copy_pieces(uint32_t to) const {
-#pragma unroll
-    for (int j = 0; j < kLanePieces; ++j) {
-      if (kPieces % kWarp == 0 || j + 1 < kLanePieces || lane_ < kPieces % kWarp)
-        ptx::cp_async_16(to + j * kWarp * 16, params_.codes + (from_ + piece_[j]));
-    }
-  }
   // Words that do not exist are zeros.
   __device__ void copy_words(uint32_t to) const {
     const auto row_bytes = static_cast<uint32_t>(params_.row_bytes);
     const auto rows = static_cast<int>(static_cast<uint32_t>(params_.n) - from_ / row_bytes);
     const int bytes = params_.k / kBlock * 4 * K - static_cast<int>(from_ % row_bytes);
-    for (int i = lane_; i < kSlotBytes / 4; i += kWarp) {
-      const int row = i / (kRowBytes / 4), word = i % (kRowBytes / 4);
-      ptx::cp_async_4_zfill(to + i * 4, params_.codes + from_ + row * params_.row_bytes + word * 4,
-                            row < rows && word * 4 < bytes);
-    }
+    slots_.copy_words(to, params_.codes + from_, params_.row_bytes, rows, bytes);
   }
 
   __device__ void begin_round() {
@@ -110,12 +81,9 @@ class Ring {
   }
 
   const Params& params_;
-  const uint32_t base_;
-  const int lane_;
+  Slots<K> slots_;
   const uint32_t tile_bytes_;
   const int units_;
-  int copy_ = 0, use_ = 0;           // slots, bytes
-  uint32_t piece_[kLanePieces];      // where the lane's pieces of a slot begin
   uint32_t from_, next_round_;       // bytes of codes: of the next copy; from a round to the next
   int left_, tiles_, unit_, index_;  // tiles of this round and all later ones, of this round; units
                                      // and tiles that are left in them

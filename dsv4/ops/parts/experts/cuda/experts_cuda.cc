@@ -9,6 +9,7 @@
 #include "dsv4/ops/gemm/cuda/rows_for_split.h"
 #include "dsv4/ops/parts/experts/cuda/plan.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
+#include "dsv4/ops/parts/experts/cuda/strided_weights.h"
 #include "dsv4/ops/parts/experts/experts.h"
 
 namespace dsv4::experts_kernel {
@@ -16,48 +17,6 @@ namespace {
 
 using gemm::cuda::Kernels;
 using gemm::cuda::Problem;
-using gemm::cuda::StridedWeight;
-using Member = WeightView ExpertWeights::*;
-
-int64_t distance(const ConstTensorView& from, const ConstTensorView& to) {
-  return from.empty() || to.empty() ? 0 : to.data - from.data;
-}
-
-// Returns nullptr, or why the matrices `member` of all experts are not one StridedWeight.
-const char* reject_weights(std::span<const ExpertWeights> table, Member member) {
-  const WeightView& first = table[0].*member;
-  const WeightView& second = table[table.size() > 1 ? 1 : 0].*member;
-  for (size_t e = 0; e < table.size(); ++e) {
-    const WeightView& w = table[e].*member;
-    const auto i = static_cast<int64_t>(e);
-    const auto even = [&](ConstTensorView WeightView::*tensor) {
-      return distance(first.*tensor, w.*tensor) == i * distance(first.*tensor, second.*tensor) &&
-             (w.*tensor).row_stride() == (first.*tensor).row_stride();
-    };
-    if (w.format != first.format || w.bits != first.bits || w.scale.dtype != first.scale.dtype)
-      return "experts differ in format";
-    if (!even(&WeightView::data) || !even(&WeightView::scale) || !even(&WeightView::codebook))
-      return "experts are not evenly spaced";
-  }
-  return nullptr;
-}
-
-StridedWeight strided_weight(std::span<const ExpertWeights> table, Member member,
-                             const float* scale2s) {
-  const WeightView& first = table[0].*member;
-  StridedWeight weight = gemm::cuda::single_matrix(first);
-  if (table.size() > 1) {
-    const WeightView& second = table[1].*member;
-    weight.matrix_bytes = distance(first.data, second.data);
-    weight.scale_matrix_bytes = distance(first.scale, second.scale);
-    weight.codebook_stride =
-        distance(first.codebook, second.codebook) / static_cast<int64_t>(sizeof(float));
-  }
-  if (first.format == WeightFormat::kNvfp4 || first.format == WeightFormat::kKbit)
-    weight.scale2s = scale2s;  // null for one expert, whose scale2 is in weight.scale2
-  return weight;
-}
-
 // Returns nullptr, or why gate, up and down of the experts are not three strided weights.
 const char* reject_strided(const ExpertsArgs& args) {
   if (args.stack.size() > kMaxExperts) return "more than 384 experts";
@@ -95,7 +54,8 @@ class Call {
     const bool strided = kernels_ == Kernels::kMma || reject_strided(args_) == nullptr;
     const int tile = strided ? choose_tile(up, down) : 1;
     up.tile_m = down.tile_m = tile;
-    if (!args_.experts.empty()) plan_ = make_expert_plan(device_, args_, tile, scale2s());
+    if (!args_.experts.empty())
+      plan_ = make_expert_plan(device_, args_, tile, scale2s_of(args_.stack));
     up.gather = plan_.token;
     const auto swiglu = [&] {
       experts_swiglu(device_, {.gate_up = gate_up,
@@ -165,16 +125,6 @@ class Call {
                                                            : std::min(first, second);
     }
     return std::min(gemv_tile(device_, up, e), gemv_tile(device_, down, e));
-  }
-
-  Scale2s scale2s() const {
-    Scale2s all;
-    for (size_t e = 0; e < std::min<size_t>(args_.stack.file().size(), kMaxExperts); ++e) {
-      all.w1[e] = args_.stack.file()[e].w1.scale2;
-      all.w3[e] = args_.stack.file()[e].w3.scale2;
-      all.w2[e] = args_.stack.file()[e].w2.scale2;
-    }
-    return all;
   }
 
   // Without a plan there is one expert, and all rows are its.

@@ -9,6 +9,7 @@ namespace dsv4 {
 namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
+static_assert(kThreads == kMaxPlanned, "one thread for each expert");
 // Up to this many pairs, one CTA counts and places the pairs and lists the tiles in one launch.
 constexpr int64_t kOneCtaPairs = 1024;
 
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
                  const __grid_constant__ Scale2s scale2s) {
   ptx::pdl_start();
   __shared__ int32_t warp_tiles[kWarps];
-  if (blockIdx.x == 0 && threadIdx.x < min(num_experts, kMaxExperts)) {
+  if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < num_experts) {
     plan.scale2_w1[threadIdx.x] = scale2s.w1[threadIdx.x];
     plan.scale2_w3[threadIdx.x] = scale2s.w3[threadIdx.x];
     plan.scale2_w2[threadIdx.x] = scale2s.w2[threadIdx.x];

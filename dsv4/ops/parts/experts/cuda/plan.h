@@ -13,9 +13,12 @@
 
 namespace dsv4 {
 
-// The second factors of the weights (WeightView::scale2), which differ between experts.
+inline constexpr int64_t kMaxPlanned = 1024;  // experts
+
+// The second factors of the weights (WeightView::scale2), which differ between experts. A kernel
+// argument: 12 KB.
 struct Scale2s {
-  float w1[kMaxExperts], w3[kMaxExperts], w2[kMaxExperts];
+  float w1[kMaxPlanned], w3[kMaxPlanned], w2[kMaxPlanned];
 };
 
 // Pointers to device memory. All are null for the shared expert, whose pairs are the tokens.
@@ -30,10 +33,7 @@ struct ExpertPlan {
   int64_t max_tiles = 0;
 };
 
-inline constexpr int64_t kMaxPlanned = 1024;  // experts
-
-// The plan is taken from the workspace and lives as long as the caller's scope. scale2s: of the
-// first min(e, kMaxExperts) experts
+// The plan is taken from the workspace and lives as long as the caller's scope.
 ExpertPlan make_expert_plan(Device& device, const ExpertsArgs& args, int tile_m,
                             const Scale2s& scale2s);
 
