@@ -20,11 +20,14 @@ def decode_row(name, title):
 
 
 def wanted():
-    prompt = report("ranks_prefill")["results"][0]
+    prompts = report("ranks_prefill")["results"]
+    rounds = [one for one in report("ranks_mtp_fp4")["results"] if one.get("draft_tokens") == 2]
     first = report("ranks_fp4")
     steps = [f"Two {first['device']}, synthetic V4-Flash, {first['layers']} layers, a context of 4K: ms a step (tokens/s) by batch.", "",
              *table("| ".join(["", *(f"{b} " for b in BATCHES)]).strip(), *(decode_row(*one) for one in DECODE)), "",
-             f"A prompt of {thousands(prompt['tokens'])} in steps of {thousands(prompt['chunk'])}, FP4: {prompt['tokens_per_second']:,.0f} tokens/s."]
+             *(f"A prompt of {thousands(one['tokens'])} in steps of {thousands(one['chunk'])}, FP4: {one['tokens_per_second']:,.0f} tokens/s. " for one in prompts),
+             *(f"Two drafts of MTP, of which {one['tokens_per_round'] - 1:.2f} hold, batch {one['batch']}: {one['tokens_per_second']:,.0f} tokens/s. "
+               for one in rounds)]
     exchanges = report("ranks_exchange")["results"]
     sizes = table(" | ".join(["KiB of a tensor", *(str(one["bytes"] // 1024) for one in exchanges)]),
                   row("us", *(f"{one['us']:.1f}" for one in exchanges)),
