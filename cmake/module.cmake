@@ -215,4 +215,5 @@ function(dsv4_ops)
     dsv4_folder_tests(ops/${op} op_ dsv4_ops dsv4_oracles dsv4_harness)
   endforeach()
   dsv4_folder_tests(ops/gemm/sm90 op_ dsv4_ops dsv4_harness)  # plans
+  dsv4_folder_tests(ops/gemm/cuda op_ dsv4_ops dsv4_harness)
 endfunction()

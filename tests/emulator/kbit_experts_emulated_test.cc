@@ -357,8 +357,11 @@ TEST(KbitExpertsEmulated, RowsDoNotSeeEachOther) {
 
 // The list that is made from offsets, after a kernel that writes them and before the product.
 TEST(KbitExpertsEmulated, ListsSortedRows) {
-  for (const auto& rows_of : kRowsOf) {
-    const Scene scene{.bits = 3, .rows_of = rows_of, .n = 70, .k = 288};
+  std::vector<std::vector<int32_t>> all = kRowsOf;
+  std::vector<int32_t>& many = all.emplace_back(75);  // of three warps
+  many[1] = 9, many[31] = 1, many[40] = 2, many[74] = 3;
+  for (const std::vector<int32_t>& rows_of : all) {
+    const Scene scene{.bits = 3, .rows_of = rows_of, .n = 20, .k = 96};
     Single c(scene, Rng(7));
     const int64_t rows = c.args.x.dim(0), matrices = std::ssize(rows_of);
     const TensorView tiles = c.arena.output(DType::kI32, {std::max<int64_t>(rows, 1), 3});
