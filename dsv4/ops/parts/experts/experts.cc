@@ -30,7 +30,7 @@ DSV4_IMPL(ExpertsArgs, cuda_mma)
 // and up and one for down, take a launch for each product; others one or more for each format.
 DSV4_IMPL(ExpertsArgs, cuda)
 // Tensor cores for up to 8 tokens of an expert at a time, where ExpertsArgs::may_round_operands:
-// k-bit weights in rows that share a codebook, x in bf16 or f16. By name: it is not measured yet.
+// k-bit weights in rows that share a codebook, x in bf16 or f16.
 DSV4_IMPL(ExpertsArgs, cuda_kbit)
 DSV4_IMPL(ExpertsArgs, cpu)
 
@@ -54,8 +54,8 @@ constexpr Impl<ExpertsArgs> kExperts[] = {
      0x1p-10},
     {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
-    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
     {"cuda_kbit", Arch::kCuda, true, cuda_kbit::reject, cuda_kbit::run, cuda_kbit::rounding},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
     {"cpu", Arch::kCpu, true, cpu::reject, cpu::run, 0, cpu::host_bytes},
 };
