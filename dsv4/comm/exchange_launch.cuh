@@ -18,7 +18,7 @@ namespace dsv4::exchange {
 inline constexpr int64_t kAlign = 16;  // of a tensor in a buffer, and the largest unit
 
 template <class Unit>
-__global__ void __launch_bounds__(kThreads) exchange_kernel(const ExchangeParams p) {
+__global__ void __launch_bounds__(kThreads, 1) exchange_kernel(const ExchangeParams p) {
   exchange<Unit>(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 }
 

@@ -25,8 +25,8 @@ def wanted():
     first = report("ranks_fp4")
     steps = [f"Two {first['device']}, synthetic V4-Flash, {first['layers']} layers, a context of 4K: ms a step (tokens/s) by batch.", "",
              *table("| ".join(["", *(f"{b} " for b in BATCHES)]).strip(), *(decode_row(*one) for one in DECODE)), "",
-             *(f"A prompt of {thousands(one['tokens'])} in steps of {thousands(one['chunk'])}, FP4: {one['tokens_per_second']:,.0f} tokens/s. " for one in prompts),
-             *(f"Two drafts of MTP, of which {one['tokens_per_round'] - 1:.2f} hold, batch {one['batch']}: {one['tokens_per_second']:,.0f} tokens/s. "
+             *(f"* A prompt of {thousands(one['tokens'])} in steps of {thousands(one['chunk'])}, FP4: {one['tokens_per_second']:,.0f} tokens/s." for one in prompts),
+             *(f"* Two drafts of MTP, of which {one['tokens_per_round'] - 1:.2f} hold, batch {one['batch']}: {one['tokens_per_second']:,.0f} tokens/s."
                for one in rounds)]
     exchanges = report("ranks_exchange")["results"]
     sizes = table(" | ".join(["KiB of a tensor", *(str(one["bytes"] // 1024) for one in exchanges)]),
