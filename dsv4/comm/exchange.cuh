@@ -31,7 +31,7 @@ namespace dsv4::exchange {
 
 inline constexpr int kMaxRanks = 8, kMaxTensors = 2;
 inline constexpr int kCtas = 128, kThreads = 512;  // of a rank
-inline constexpr int kMaxSlices = 8;              // of a share
+inline constexpr int kMaxSlices = 8;               // of a share
 
 // A tensor of which every rank has some columns, or some rows. Sizes are in units of the kernel's
 // type, the offset in the window in bytes.

@@ -18,7 +18,7 @@
 namespace dsv4::exchange {
 
 inline constexpr int64_t kWordBytes = 8;
-inline constexpr int64_t kMaxBytesByWords = int64_t{1} << 20;   // of the tensors
+inline constexpr int64_t kMaxBytesByWords = int64_t{1} << 20;     // of the tensors
 inline constexpr int64_t kWords = kMaxBytesByWords / kWordBytes;  // of a buffer
 
 template <class Unit>

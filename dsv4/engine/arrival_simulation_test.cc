@@ -156,18 +156,18 @@ class SimulatedEngine {
     const std::vector<int64_t> free_pages(std::size(kGroups), 1 << 19);
     const auto others = static_cast<int64_t>(std::ranges::count_if(
         state, [](const ScheduledRequest& request) { return request.decoding; }));
-    return schedule({.requests = state,
-                     .num_running = num_running_,
-                     .groups = kGroups,
-                     .free_pages = free_pages,
-                     .own_pages = nullptr},
-                    {.max_batch_tokens = kMaxBatchTokens,
-                     .max_prompt_tokens =
-                         step_time_.tokens_within(kMaxItl, others + kLeastPromptTokens,
-                                                  others + kMaxBatchTokens) -
-                         others,
-                     .max_sequences = static_cast<int>(kClients) + 1,
-                     .chunk_step = kStep});
+    return schedule(
+        {.requests = state,
+         .num_running = num_running_,
+         .groups = kGroups,
+         .free_pages = free_pages,
+         .own_pages = nullptr},
+        {.max_batch_tokens = kMaxBatchTokens,
+         .max_prompt_tokens = step_time_.tokens_within(kMaxItl, others + kLeastPromptTokens,
+                                                       others + kMaxBatchTokens) -
+                              others,
+         .max_sequences = static_cast<int>(kClients) + 1,
+         .chunk_step = kStep});
   }
 
   // The host waits for the tokens of a step, or runs one step ahead when there are none. The time
