@@ -53,7 +53,7 @@ struct DeviceRanks::Windows {
 
   std::vector<Device*> devices;  // [world]; null: of another process
   int64_t buffer_bytes = 0, limit_ns = 0;
-  int ctas = exchange::kCtas;           // of a rank, in every exchange
+  int ctas = 0;                         // of a rank, in every exchange; all run together
   std::unique_ptr<Turns> turns;         // null: no GPU has two ranks of this process
   std::vector<unsigned char*> of_rank;  // [world]: windows, which one of these holds:
   std::vector<std::unique_ptr<PeerMemory>> peers;
@@ -251,6 +251,8 @@ void DeviceRanks::begin(std::vector<Device*> devices, int64_t window_bytes,
   w.devices = std::move(devices);
   w.buffer_bytes = align_up(window_bytes, kAlign);
   w.limit_ns = std::chrono::nanoseconds(limit).count();
+  // Ranks are GPUs of one kind, so this is equal on all of them.
+  w.ctas = std::min(exchange::kCtas, w.home().info().num_sms);
   const int64_t host_bytes = kAlign + world * static_cast<int64_t>(sizeof(Fault));
   w.host = Buffer(DType::kU8, {host_bytes}, w.home().pinned());
   w.stop = reinterpret_cast<int64_t*>(w.host.as<uint8_t>());
@@ -406,22 +408,27 @@ void DeviceRanks::check() const {
   throw RanksStopped("the ranks were stopped");
 }
 
-// One exchange of known values: a link whose stores do not arrive is found here, and not by wrong
-// tokens.
+// Exchanges of known values, by words and by flags: a link whose stores do not arrive is found
+// here, and not by wrong tokens.
 void DeviceRanks::probe() {
-  constexpr int64_t kRows = 8, kColumns = 64;
+  for (const int64_t bytes : {int64_t{2} << 10, 2 * exchange::kMaxBytesByWords}) probe(bytes);
+}
+
+void DeviceRanks::probe(int64_t bytes) {
+  constexpr int64_t kColumns = 64;
+  const int64_t rows = bytes / kColumns / static_cast<int64_t>(sizeof(int32_t));
   const Windows& w = *windows_;
   const auto value = [](int64_t i) { return static_cast<int32_t>(i * 26544357 + 12345); };
   const ColumnEnds ends = column_ends(world(), kColumns, 1);
   std::vector<Buffer> all(ranks_.size());
   w.for_own([&](int r, Device& device) {
     cuda_check(cudaSetDevice(device.info().ordinal), "cudaSetDevice");
-    std::vector<int32_t> own(kRows * kColumns, 0);
-    for (int64_t i = 0; i < kRows * kColumns; ++i)
+    std::vector<int32_t> own(rows * kColumns, 0);
+    for (int64_t i = 0; i < rows * kColumns; ++i)
       if (i % kColumns >= first_column(ends, r) && i % kColumns < ends[static_cast<size_t>(r)])
         own[static_cast<size_t>(i)] = value(i);
     Buffer& buffer = all[static_cast<size_t>(r)];
-    buffer = Buffer(DType::kI32, {kRows, kColumns}, device.memory());
+    buffer = Buffer(DType::kI32, {rows, kColumns}, device.memory());
     device.memory().upload(buffer.view().data, reinterpret_cast<const std::byte*>(own.data()),
                            buffer.view().bytes());
   });
@@ -433,10 +440,10 @@ void DeviceRanks::probe() {
   w.for_own([](int, Device& device) { device.wait(); });
   check();
   w.for_own([&](int r, Device& device) {
-    std::vector<int32_t> got(kRows * kColumns);
+    std::vector<int32_t> got(rows * kColumns);
     const TensorView& view = all[static_cast<size_t>(r)].view();
     device.memory().download(reinterpret_cast<std::byte*>(got.data()), view.data, view.bytes());
-    for (int64_t i = 0; i < kRows * kColumns; ++i)
+    for (int64_t i = 0; i < rows * kColumns; ++i)
       if (got[static_cast<size_t>(i)] != value(i))
         fail(ErrorCode::kUnsupported,
              "rank {} does not get what the others store in its memory: the link between these "

@@ -77,6 +77,7 @@ class DeviceRanks {
   void open_windows(const Swap& swap);
   void open_nccl(const Swap& swap);
   void probe();
+  void probe(int64_t bytes);  // of a tensor
 
   std::unique_ptr<Windows> windows_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // [world]; null: of another process

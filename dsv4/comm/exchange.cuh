@@ -9,8 +9,9 @@
 //                      waits for flags[*, b] of its own >= that
 //                      slice s of share b of the values of every other rank -> tensor
 //
-// Half of the warps store and raise flags, the other half wait and copy, so that slices of one are
-// copied while the next travel. The number of slices is the host's: few bytes have one.
+// Half of the warps store and raise flags, the other half wait and copy. The number of slices is
+// the host's: as many as have 128 KiB each. A window of 32 MiB has one with kCtas CTAs, and up to
+// eight with the few of ranks that share a GPU.
 //
 // CTA b of a rank waits for CTA b of the others only, and all of them run together: kCtas CTAs a
 // rank are few enough for that, also where several ranks share a GPU. So share b must be the same
@@ -186,6 +187,7 @@ __device__ void take(const ExchangeParams& p, int64_t buffer, int64_t flags, int
                                 p.limit_ns);
     if (!came) leave(p, r);
     if (!__all_sync(~0u, came)) return;
+    __syncwarp();  // what the lanes that waited have seen
     const Share share{cta * p.slices + slice, ctas * p.slices, thread, threads};
     for (int i = 0; i < p.num_tensors; ++i)
       if (p.tensors[i].to != nullptr) copy_from_others<Unit>(p, p.tensors[i], buffer, share);

@@ -114,6 +114,7 @@ class Follower {
   }
 
   void step(MessageReader& from) {
+    rank_->check_exchanges();  // after one that ended without its values nothing is computed
     StepForm form;
     const std::unique_ptr<StepPlan> plan = get_plan(from, form);
     if (options_.before_step) options_.before_step(group_.id(), plan->step());

@@ -124,7 +124,7 @@ void put_draft(MessageWriter& to, const DraftChain& chain, bool eager) {
 
 namespace {
 
-// Rank 0 has more sequences in no pass, and more rows, than in the one before.
+// No pass has more sequences than the first, and each has a run for each of its sequences.
 void check_draft(const DraftChain& chain) {
   const auto most = chain.sequences.empty() ? 0 : chain.sequences.front();
   bool fits = most > 0 && chain.passes.size() == (chain.block() ? 1 : chain.guesses());

@@ -21,11 +21,13 @@ bool StepTime::takes_longer(int range, double seconds) const {
   constexpr double kMuch = 1.2;
   constexpr int64_t kWhile = 128;  // steps
   const Range& one = ranges_[range];
-  return one.at >= 0 && steps_ - one.at < kWhile && one.seconds > kMuch * seconds;
+  return one.at >= 0 && steps_ - one.at < kWhile &&
+         std::min(one.latest, one.before) > kMuch * seconds;
 }
 
 void StepTime::observe(int64_t tokens, double seconds) {
-  ranges_[range_of(tokens)] = {.seconds = seconds, .at = steps_++};
+  Range& range = ranges_[range_of(tokens)];
+  range = {.latest = seconds, .before = range.latest, .at = steps_++};
   const auto x = static_cast<double>(tokens);
   const auto add = [](double& sum, double value) { sum = kDecay * sum + value; };
   largest_ = std::max(x, kDecay * largest_);

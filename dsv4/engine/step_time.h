@@ -4,8 +4,8 @@
 //
 // The time of a device jumps where it takes other kernels: an H200 from 44 to 65 ms at 65 tokens of
 // V4-Flash. A line between the two sides of a jump goes on asking for sizes just above it. So sizes
-// in a range between two powers of two whose steps took much longer than asked for are left out for
-// a while.
+// in a range between two powers of two whose latest two steps took much longer than asked for are
+// left out for a while; then one more that does is enough.
 
 #pragma once
 
@@ -41,8 +41,8 @@ class StepTime {
   Line fit() const;
   // Steps of 2^(i - 1) + 1 to 2^i tokens, range i.
   struct Range {
-    double seconds = 0;  // of the latest
-    int64_t at = -1;     // number of the latest; below 0: none
+    double latest = 0, before = 0;  // seconds of the latest two
+    int64_t at = -1;                // number of the latest; below 0: none
   };
   static constexpr int kRanges = 32;
   static int range_of(int64_t tokens);

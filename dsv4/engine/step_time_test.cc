@@ -73,6 +73,21 @@ TEST(StepTime, LeavesOutNoSizesWithoutAJump) {
   EXPECT_NEAR(share, 1, 0.05);
 }
 
+// One step in a hundred takes half as long again, for reasons of its own.
+TEST(StepTime, ASlowStepLeavesOutNothing) {
+  Rng rng(2);
+  StepTime time;
+  double tokens = 0;
+  constexpr int kSteps = 4000;
+  for (int i = 0; i < kSteps; ++i) {
+    const int64_t now = time.tokens_within(0.1, 64, 8192);
+    const double seconds = 0.02 + 0.25e-3 * static_cast<double>(now);
+    time.observe(now, rng.below(100) == 0 ? 1.5 * seconds : seconds);
+    if (i >= 100) tokens += static_cast<double>(now) / (kSteps - 100);
+  }
+  EXPECT_NEAR(tokens, 0.08 / 0.25e-3, 0.1 * 0.08 / 0.25e-3);
+}
+
 TEST(StepTime, RowsOfLogitsHaveTheirOwnCost) {
   StepTime time;
   EXPECT_EQ(time.rows_within(1.0, 0, 8, 64), 8) << "nothing is known";
