@@ -225,8 +225,7 @@ void expect_bits_of_whole_experts(const ImagesShape& s, const test::ImageSource&
             {.hidden = hidden, .stack = stack, .experts = c.args.experts, .rows = rows},
             kRuns[(r + 1) % std::size(kRuns)]);
       });
-  experts_sum(
-      {}, {.rows = all, .experts = c.args.experts, .num_experts = s.e, .acc = acc, .add = false});
+  test::sum_rows(all, c.args.experts, acc);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), acc.as<float>()));
 }
 

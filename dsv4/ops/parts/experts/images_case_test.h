@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -227,6 +228,25 @@ void run_whole_experts(ImagesCase& c, const std::vector<int64_t>& ends, const Te
       if (stack.has_id(ids.row<int32_t>(i / k)[i % k]))
         std::copy_n(rows.as<uint16_t>() + i * all.dim(1), all.dim(1),
                     all.as<uint16_t>() + i * all.dim(1));
+  }
+}
+
+// acc [t, d] f32 = the rows [t * k, d] BF16 of each token, added in ascending order of their ids,
+// as experts_sum does: an emulated test does not link the ops.
+inline void sum_rows(const ConstTensorView& rows, const ConstTensorView& ids,
+                     const TensorView& acc) {
+  const int64_t k = ids.dim(1), d = rows.dim(1);
+  for (int64_t t = 0; t < ids.dim(0); ++t) {
+    std::vector<int64_t> slots(static_cast<size_t>(k));
+    std::iota(slots.begin(), slots.end(), 0);
+    std::stable_sort(slots.begin(), slots.end(), [&](int64_t a, int64_t b) {
+      return ids.row<int32_t>(t)[a] < ids.row<int32_t>(t)[b];
+    });
+    float* const sums = acc.row<float>(t);
+    std::fill_n(sums, d, 0.f);
+    for (const int64_t slot : slots)
+      for (int64_t c = 0; c < d; ++c)
+        sums[c] += std::bit_cast<float>(uint32_t{rows.row<uint16_t>(t * k + slot)[c]} << 16);
   }
 }
 

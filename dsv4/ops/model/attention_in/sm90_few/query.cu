@@ -1,7 +1,6 @@
 #include "dsv4/ops/model/attention_in/sm90_few/query.h"
 
 #include "dsv4/base/bits.h"
-#include "dsv4/base/error.h"
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
@@ -137,7 +136,6 @@ bool appends_rows(const AttentionInArgs& args) {
 void finish_few(const Context& context, const AttentionInArgs& args, const ConstTensorView& latent,
                 const AppendInputs* rows) {
   const int64_t t = args.q.dim(0), most = most_tokens(args);
-  DSV4_CHECK(rows == nullptr || appends_rows(args), "rows of {} tokens in several launches", t);
   // Tokens with indexer queries; all tokens of a launch have them, or none.
   const int64_t begin = args.index_first,
                 end = begin + (args.index_q.rank > 0 ? args.index_q.dim(0) : 0);
