@@ -30,7 +30,7 @@ one() {
   export ASAN_OPTIONS="detect_leaks=1:quarantine_size_mb=16:$reports" UBSAN_OPTIONS="print_stacktrace=1:$reports"
   export TSAN_OPTIONS="halt_on_error=1 ignore_noninstrumented_modules=1 suppressions=$PWD/cmake/tsan.supp $reports"
   if [ "$2" = server ]; then
-    python3 tools/serve/soak.py "build/$1/bin/dsv4" --seconds "$seconds" --patience 20
+    python3 tools/serve/soak.py "build/$1/bin/dsv4" --seconds "$seconds" --patience 20 --sanitized
   else
     "build/$1/bin/engine_load_test" --gtest_filter='*/demo'
   fi > "build/$1/$2_load.log" 2>&1
