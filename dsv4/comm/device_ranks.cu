@@ -188,7 +188,6 @@ class DeviceRanks::Rank final : public Communicator {
         const bool slots = windows_.nccl != nullptr;
         window += align_up(count * (slots ? part.widest_bytes() : part.row_bytes()), kAlign);
       }
-      params.slices = exchange::slices_of(window, id_.world, windows_.ctas);
       words ? exchange::launch_words(device(), windows_.ctas, params, unit)
             : send(params, unit, window);
     }
@@ -213,7 +212,6 @@ class DeviceRanks::Rank final : public Communicator {
                           .num_tensors = 0,
                           .receivers = receivers,
                           .granule = 1,
-                          .slices = 1,
                           .tensors = {},
                           .windows = {},
                           .words = {},

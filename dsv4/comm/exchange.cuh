@@ -4,14 +4,12 @@
 //   window of a rank   two buffers of `buffer_bytes`, used in turn; other ranks write, it reads
 //   flags of a rank    [world, kCtas] I64: exchanges that CTA b of rank r has stored here
 //
-//   rank r, CTA b      slice s of share b of its values -> buffer e % 2 of every other rank
-//                      flags[r, b] of every other rank = kMaxSlices e + s + 1
-//                      waits for flags[*, b] of its own >= that
-//                      slice s of share b of the values of every other rank -> tensor
+//   rank r, CTA b      share b of its values -> buffer e % 2 of every other rank
+//                      flags[r, b] of every other rank = e
+//                      waits for flags[*, b] of its own >= e
+//                      share b of the values of every other rank -> tensor
 //
-// Half of the warps store and raise flags, the other half wait and copy. The number of slices is
-// the host's: as many as have 128 KiB each. A window of 32 MiB has one with kCtas CTAs, and up to
-// eight with the few of ranks that share a GPU.
+// Half of the warps store and raise flags, the other half wait and copy.
 //
 // CTA b of a rank waits for CTA b of the others only, and all of them run together: kCtas CTAs a
 // rank are few enough for that, also where several ranks share a GPU. So share b must be the same
@@ -32,7 +30,6 @@ namespace dsv4::exchange {
 
 inline constexpr int kMaxRanks = 8, kMaxTensors = 2;
 inline constexpr int kCtas = 128, kThreads = 512;  // of a rank
-inline constexpr int kMaxSlices = 8;               // of a share
 
 // A tensor of which every rank has some columns, or some rows. Sizes are in units of the kernel's
 // type, the offset in the window in bytes.
@@ -69,7 +66,6 @@ struct ExchangeParams {
   int32_t rank, world, num_tensors;
   uint32_t receivers;  // bit r: rank r gets values
   int32_t granule;     // units; divides what every rank has of a row
-  int32_t slices;      // of a share; equal on all ranks
   ExchangedTensor tensors[kMaxTensors];
   unsigned char* windows[kMaxRanks];
   ptx::NumberedWord* words[kMaxRanks];  // of exchange_words.cuh
@@ -161,49 +157,43 @@ __device__ inline void leave(const ExchangeParams& p, int missing) {
   ptx::raise_flag(p.stop, 1);
 }
 
-// The warps that store. flags: of this CTA's slices
+// The warps that store.
 template <class Unit>
-__device__ void give(const ExchangeParams& p, int64_t buffer, int64_t flags, int cta, int ctas) {
+__device__ void give(const ExchangeParams& p, int64_t number, int cta, int ctas) {
   const int threads = static_cast<int>(blockDim.x) / 2, thread = static_cast<int>(threadIdx.x);
-  for (int slice = 0; slice < p.slices; ++slice) {
-    const Share share{cta * p.slices + slice, ctas * p.slices, thread, threads};
-    for (int i = 0; i < p.num_tensors; ++i) store_to_others<Unit>(p, p.tensors[i], buffer, share);
-    ptx::barrier_sync(1, threads);  // all of them have stored
-    if (thread < p.world && thread != p.rank)
-      ptx::raise_flag(p.flags[thread] + p.rank * ctas + cta, flags + slice + 1);
-  }
+  const int64_t buffer = number % 2 * p.buffer_bytes;
+  const Share share{cta, ctas, thread, threads};
+  for (int i = 0; i < p.num_tensors; ++i) store_to_others<Unit>(p, p.tensors[i], buffer, share);
+  ptx::barrier_sync(1, threads);  // all of them have stored
+  if (thread < p.world && thread != p.rank)
+    ptx::raise_flag(p.flags[thread] + p.rank * ctas + cta, number);
 }
 
-// The warps that copy. Each waits for itself, and copies no more when a rank did not come.
+// The warps that copy. Each waits for itself, and copies nothing when a rank did not come.
 template <class Unit>
-__device__ void take(const ExchangeParams& p, int64_t buffer, int64_t flags, int cta, int ctas) {
+__device__ void take(const ExchangeParams& p, int64_t number, int cta, int ctas) {
   const int threads = static_cast<int>(blockDim.x) / 2,
             thread = static_cast<int>(threadIdx.x) - threads;
   const int r = thread % 32;
-  for (int slice = 0; slice < p.slices; ++slice) {
-    bool came = true;
-    if (r < p.world && r != p.rank)
-      came = ptx::wait_for_flag(p.flags[p.rank] + r * ctas + cta, flags + slice + 1, p.stop,
-                                p.limit_ns);
-    if (!came) leave(p, r);
-    if (!__all_sync(~0u, came)) return;
-    __syncwarp();  // what the lanes that waited have seen
-    const Share share{cta * p.slices + slice, ctas * p.slices, thread, threads};
-    for (int i = 0; i < p.num_tensors; ++i)
-      if (p.tensors[i].to != nullptr) copy_from_others<Unit>(p, p.tensors[i], buffer, share);
-  }
+  bool came = true;
+  if (r < p.world && r != p.rank)
+    came = ptx::wait_for_flag(p.flags[p.rank] + r * ctas + cta, number, p.stop, p.limit_ns);
+  if (!came) leave(p, r);
+  if (!__all_sync(~0u, came)) return;
+  __syncwarp();  // what the lanes that waited have seen
+  const int64_t buffer = number % 2 * p.buffer_bytes;
+  const Share share{cta, ctas, thread, threads};
+  for (int i = 0; i < p.num_tensors; ++i)
+    if (p.tensors[i].to != nullptr) copy_from_others<Unit>(p, p.tensors[i], buffer, share);
 }
 
 // What CTA `cta` of `ctas` does. Every rank has as many CTAs.
 template <class Unit>
 __device__ void exchange(const ExchangeParams& p, int cta, int ctas) {
-  const int64_t number = p.done[cta] + 1, buffer = number % 2 * p.buffer_bytes;
+  const int64_t number = p.done[cta] + 1;
   const int64_t begin = ptx::global_nanoseconds();
-  if (threadIdx.x < blockDim.x / 2) {
-    give<Unit>(p, buffer, number * kMaxSlices, cta, ctas);
-  } else {
-    take<Unit>(p, buffer, number * kMaxSlices, cta, ctas);
-  }
+  threadIdx.x < blockDim.x / 2 ? give<Unit>(p, number, cta, ctas)
+                               : take<Unit>(p, number, cta, ctas);
   __syncthreads();  // all threads have read p.done
   if (threadIdx.x != 0) return;
   p.done[cta] = number;

@@ -63,13 +63,6 @@ inline int64_t granule_of(std::span<const Part> parts) {
   return lowest_bit(bits);
 }
 
-// Slices of a CTA's share of `bytes` of all ranks: a flag takes a microsecond or two, so they are
-// not small.
-inline int slices_of(int64_t bytes, int world, int ctas) {
-  constexpr int64_t kLeast = int64_t{128} << 10;
-  return static_cast<int>(std::clamp<int64_t>(bytes / world / ctas / kLeast, 1, kMaxSlices));
-}
-
 // Whether an exchange goes by words (exchange_words.cuh). All ranks decide alike: it follows from
 // what every rank has, and from `bytes` of all tensors.
 inline bool by_words(std::span<const Part> parts, int64_t granule, int64_t bytes) {

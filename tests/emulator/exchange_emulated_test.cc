@@ -89,14 +89,10 @@ Case words_case(Rng& rng, int world, int64_t number, Kind kind) {
 struct Exchange {
   std::vector<Case> tensors;
   bool by_words;
-  int slices = 1;
 };
 
 Exchange random_exchange(Rng& rng, int world, int64_t number) {
-  if (rng.below(2) == 0)
-    return {{random_case(rng, world, number)},
-            false,
-            1 + static_cast<int>(rng.below(exchange::kMaxSlices))};
+  if (rng.below(2) == 0) return {{random_case(rng, world, number)}, false};
   Exchange e{{words_case(rng, world, number, Kind::kGather)}, true};
   if (rng.below(2) == 0) e.tensors.push_back(words_case(rng, world, number, Kind::kRows));
   return e;
@@ -130,7 +126,6 @@ struct Group {
   }
   ExchangeParams params(Exchange& e, int rank) {
     ExchangeParams p = params(e.tensors.front(), rank);
-    p.slices = e.slices;
     for (size_t i = 1; i < e.tensors.size(); ++i) add(p, e.tensors[i]);
     return p;
   }
