@@ -3,8 +3,8 @@
 #pragma once
 
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/device/select.cuh"
 #include "dsv4/ops/gemm/cuda/grouped.h"
+#include "dsv4/ops/gemm/cuda/place_tiles.cuh"
 
 namespace dsv4::gemm::cuda {
 
@@ -26,7 +26,6 @@ __global__ void __launch_bounds__(kSelectThreads)
     list_tiles_kernel(const __grid_constant__ MatrixList list, const int32_t* offsets, int tile_m,
                       TileList to) {
   ptx::pdl_start();
-  __shared__ int32_t warp_tiles[kSelectWarps];
   const int i = static_cast<int>(threadIdx.x);
   int first = 0, count = 0;
   if (i < list.count) {
@@ -34,15 +33,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     count = offsets[list.index[i] + 1] - first;
     to.places[i] = list.place[i];
   }
-  const int tiles = (count + tile_m - 1) / tile_m;
-  const int through = warp_sum_through(tiles);
-  if (i % kWarp == kWarp - 1) warp_tiles[i / kWarp] = through;
-  __syncthreads();
-  const WarpSums sums = sum_warps(warp_tiles);
-  const int at = sums.before + through - tiles;
-  for (int t = 0; t < tiles; ++t)
-    to.tiles[at + t] = {i, first + t * tile_m, min(tile_m, count - t * tile_m)};
-  if (i == 0) *to.num_tiles = sums.all;
+  place_tiles(first, count, tile_m, to.tiles, to.num_tiles);
 }
 
 }  // namespace dsv4::gemm::cuda

@@ -4,6 +4,7 @@
 
 #include "dsv4/device/math.cuh"
 #include "dsv4/ops/gemm/cuda/problem.h"
+#include "dsv4/ops/gemm/cuda/store_at.cuh"
 #include "dsv4/ops/gemm/weights/decode.cuh"
 
 namespace dsv4::gemm::cuda {
@@ -103,13 +104,7 @@ __device__ inline void load_x8(const Problem& p, int64_t row, int projection, in
 __device__ inline void store_out(const Problem& p, const Tile& tile, int m, int n, float value) {
   const int64_t i =
       (tile.first_row + m) * p.out_stride + static_cast<int64_t>(tile.projection) * p.n + n;
-  if (p.out_dtype == DType::kBF16) {
-    reinterpret_cast<bf16*>(p.out)[i] = __float2bfloat16_rn(value);
-  } else if (p.out_dtype == DType::kF16) {
-    reinterpret_cast<f16*>(p.out)[i] = __float2half_rn(value);
-  } else {
-    reinterpret_cast<float*>(p.out)[i] = value;
-  }
+  store_at(p.out, p.out_dtype, i, value);
 }
 
 }  // namespace dsv4::gemm::cuda

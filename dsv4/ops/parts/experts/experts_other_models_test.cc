@@ -167,6 +167,9 @@ TEST(ExpertsOfOtherModels, DryRunOfRoundedOperands) {
   named.force_impl = impl.name;
   EXPECT_EQ(reason(c.args, named), "");
   EXPECT_EQ(choose(experts, named, c.args).name, impl.name);
+  EXPECT_EQ(choose(experts, exact, c.args).name, "cuda");
+  KbitCase few({.t = 64, .k = 2, .d = 96}, 64, 4, stored, stored);
+  EXPECT_EQ(choose(experts, exact, few.args).name, impl.name);
   EXPECT_EQ(reason(c.args, {.device = device.get()}), "official numerics");
   ExpertsArgs args = c.args;
   args.may_round_operands = false;

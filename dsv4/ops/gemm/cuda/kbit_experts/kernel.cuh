@@ -20,6 +20,7 @@
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/gemm/cuda/kbit_experts/operands.cuh"
 #include "dsv4/ops/gemm/cuda/kbit_experts/ring.cuh"
+#include "dsv4/ops/gemm/cuda/store_at.cuh"
 #include "dsv4/ops/gemm/epilogue/swiglu.cuh"
 
 namespace dsv4::gemm::kbit_experts {
@@ -73,16 +74,6 @@ __device__ inline float gated(const GatedStep& step, float gate, float up, float
   return gelu_gated(step.gate == Gate::kGeluTanh, gate, up, weight, step.limit);
 }
 
-__device__ inline void store(const Params& p, int64_t at, float value) {
-  if (p.out_dtype == DType::kF32) {
-    static_cast<float*>(p.out)[at] = value;
-  } else if (p.out_dtype == DType::kF16) {
-    static_cast<f16*>(p.out)[at] = from_float<f16>(value);
-  } else {
-    static_cast<bf16*>(p.out)[at] = from_float<bf16>(value);
-  }
-}
-
 // By all threads: adds the shares of K in order. factor: of the sums
 template <int K, int kSides>
 __device__ void store_block(const Params& p, const Memory<K>& memory, const Walk& at, int turn,
@@ -111,7 +102,7 @@ __device__ void store_block(const Params& p, const Memory<K>& memory, const Walk
       const float weight = p.gated.weight == nullptr ? 1.f : p.gated.weight[pair];
       value = gated(p.gated, value, sum[1] * scale2[1], weight);
     }
-    store(p, pair * p.out_stride + first + row, value);
+    cuda::store_at(p.out, p.out_dtype, pair * p.out_stride + first + row, value);
   }
 }
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/device/select.cuh"
 #include "dsv4/ops/gemm/cuda/kbit_experts.h"
+#include "dsv4/ops/gemm/cuda/place_tiles.cuh"
 
 namespace dsv4::gemm::kbit_experts {
 
@@ -26,22 +26,13 @@ __global__ void __launch_bounds__(kSelectThreads)
     list_rows_kernel(const __grid_constant__ Scale2s scale2s, const int32_t* offsets, int matrices,
                      RowList to) {
   ptx::pdl_start();
-  __shared__ int32_t warp_tiles[kSelectWarps];
   const int i = static_cast<int>(threadIdx.x);
   int first = 0, count = 0;
   if (i < matrices) {
     first = offsets[i], count = offsets[i + 1] - first;
     to.scale2s[i] = scale2s.of[i];
   }
-  const int tiles = (count + kTileRowsOfX - 1) / kTileRowsOfX;
-  const int through = warp_sum_through(tiles);
-  if (i % kWarp == kWarp - 1) warp_tiles[i / kWarp] = through;
-  __syncthreads();
-  const WarpSums sums = sum_warps(warp_tiles);
-  const int at = sums.before + through - tiles;
-  for (int t = 0; t < tiles; ++t)
-    to.tiles[at + t] = {i, first + t * kTileRowsOfX, min(kTileRowsOfX, count - t * kTileRowsOfX)};
-  if (i == 0) *to.num_tiles = sums.all;
+  cuda::place_tiles(first, count, kTileRowsOfX, to.tiles, to.num_tiles);
 }
 
 }  // namespace dsv4::gemm::kbit_experts

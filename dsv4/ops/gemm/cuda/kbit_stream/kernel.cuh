@@ -17,6 +17,7 @@
 
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/gemm/cuda/kbit_stream/multiply.cuh"
+#include "dsv4/ops/gemm/cuda/store_at.cuh"
 
 namespace dsv4::gemm::kbit_stream {
 
@@ -35,16 +36,6 @@ __device__ void keep_sums(const Memory<K, kTokens>& memory, const Share& share,
             sums[i][s][j];
 }
 
-__device__ inline void store(const Params& p, int64_t at, float value) {
-  if (p.out_dtype == DType::kF32) {
-    static_cast<float*>(p.out)[at] = value;
-  } else if (p.out_dtype == DType::kF16) {
-    static_cast<f16*>(p.out)[at] = from_float<f16>(value);
-  } else {
-    static_cast<bf16*>(p.out)[at] = from_float<bf16>(value);
-  }
-}
-
 // By all threads: adds the shares of K in order. factor: of the sums
 template <int K, int kTokens>
 __device__ void store_round(const Params& p, const Memory<K, kTokens>& memory, const Share& share,
@@ -60,7 +51,8 @@ __device__ void store_round(const Params& p, const Memory<K, kTokens>& memory, c
     float sum = 0;
     for (int k = 0; k < plan.k_groups; ++k)
       sum += memory.sums(row / group_rows * plan.k_groups + k, token)[row % group_rows];
-    store(p, (first_token + token) * p.out_stride + first + row, sum * factor);
+    cuda::store_at(p.out, p.out_dtype, (first_token + token) * p.out_stride + first + row,
+                   sum * factor);
   }
 }
 
