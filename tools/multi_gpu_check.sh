@@ -13,6 +13,7 @@
 #              the time of an exchange. Their logits and caches by memcmp are in `bits`
 #   nccl       the same with exchanges by NCCL (DSV4_NCCL: its library), on two GPUs
 #   engine     answers, drafts of the MTP block, prefixes from the cache, host memory and the disk, a rank that throws or stalls
+#   serve      a server on ranks: 2,000 requests of 32 clients, of which some leave, get the answers of a server on one GPU
 #   faults     what a GPU that is not there says
 #   bench      an exchange beside NCCL's all-gather; decode and prefill of six layers of V4-Flash in FP4 on one GPU and on two; the whole model on two H200
 #
@@ -23,7 +24,7 @@ cd "$(dirname "$0")/.."
 bin=${DSV4_BIN:-build/cuda/bin}
 out=multi-gpu-check steps=()
 [[ $# -eq 0 ]] || { out=$1; shift; }
-[ $# -gt 0 ] && steps=("$@") || steps=(exchange bits whole soak engine processes nccl faults bench)
+[ $# -gt 0 ] && steps=("$@") || steps=(exchange bits whole soak engine processes nccl serve faults bench)
 mkdir -p "$out"
 passed=0 failed=0
 gpus=$(nvidia-smi -L | wc -l)
@@ -93,6 +94,7 @@ for step in "${steps[@]}"; do
         grep '^KiB' "$out/nccl-processes.log"
         unset DSV4_RANKS_EXCHANGE
       fi ;;
+    serve) check serve 400 python3 tools/serve/soak.py "$bin/dsv4" --seconds 300 --requests 2000 --clients 32 --gpus "$two" ;;
     faults)
       check gpu-missing 15 refused "no GPU cuda:$gpus" run demo -p a -n 1 --gpus "0,$gpus"
       check gpus-mixed 15 refused "want GPUs alone" run demo -p a -n 1 --gpus cpu,0 ;;

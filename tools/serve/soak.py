@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A long mixed load on `dsv4 serve` with the bundled model, and what must stay flat under it. Ends with "N passed, N failed".
 
-    tools/serve/soak.py BINARY [--seconds 10800] [--clients 20] [--patience 1] [--sanitized] [--speculate off|lookup|mtp|auto]
+    tools/serve/soak.py BINARY [--seconds 10800] [--requests N] [--clients 20] [--patience 1] [--sanitized]
+                        [--speculate off|lookup|mtp|auto | --gpus LIST]
 
 Clients ask for whole answers, streams, answers under schemas, and leave at random places; conversations share prefixes, the
 cache holds less than runs at once, so that requests are preempted and prefixes go to host memory and to the disk; requests
@@ -12,13 +13,17 @@ Resident memory in the last quarter is compared with that in the second, in a ru
 the server's processor time: caches still fill before. File descriptors and threads of the idle server are compared with those before the load. Under a sanitizer
 (tools/load_sanitized.sh) --patience gives requests more time, and --sanitized only prints memory, most of which is the sanitizer's.
 
+The load ends after --seconds, or after --requests.
+
 With --speculate each request alone must also get the answer of a server without drafts, and as many prompt tokens from
-stored prefixes; the metrics of drafts must add up (docs/speculation.md)."""
+stored prefixes; the metrics of drafts must add up (docs/speculation.md). With --gpus the server has a rank on each GPU of the
+list, and the other server is one GPU's."""
 
 import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import pathlib
 import random
@@ -117,6 +122,7 @@ class Load:
     def __init__(self, server, folder, alone):
         self.server, self.folder, self.alone = server, folder, alone
         self.counts, self.wrong, self.rng = {}, [], random.Random(1)
+        self.made = 0
 
     def count(self, kind):
         self.counts[kind] = self.counts.get(kind, 0) + 1
@@ -144,17 +150,18 @@ class Load:
             status, _ = await exchange(self.server, "/v1/dsv4/tokenize", {"prompt": "the mill " * rng.randrange(1, 500)})
             self.count(f"tokenize {status}")
 
-    async def client(self, end):
-        while time.monotonic() < end and self.server.end() is None:
+    async def client(self, end, most):
+        while time.monotonic() < end and self.made < most and self.server.end() is None:
+            self.made += 1
             try:
                 await self.one()
             except (ConnectionError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
                 self.wrong.append((type(error).__name__, str(error), ""))
 
-    async def faults(self, end):
+    async def faults(self, end, most):
         """Damages, cuts and deletes files of the disk tier, and drops what is stored."""
         rng = random.Random(2)
-        while time.monotonic() < end and self.server.end() is None:
+        while time.monotonic() < end and self.made < most and self.server.end() is None:
             await asyncio.sleep(1 + 4 * rng.random())
             units = [path for path in pathlib.Path(self.folder).rglob("*") if path.is_file() and path.stat().st_size > 4096]
             if rng.random() < 0.1:
@@ -184,8 +191,8 @@ def descriptors(server):
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
 
-async def watch(server, end, seconds, samples):
-    while time.monotonic() < end and server.end() is None:
+async def watch(server, run, end, seconds, most, samples):
+    while time.monotonic() < end and run.made < most and server.end() is None:
         samples.append((server.resident(), descriptors(server), server.threads()))
         await asyncio.sleep(seconds / 120)
 
@@ -226,24 +233,27 @@ async def check_drafts(server, name):
     check("there were drafts", (sum(asked.values()) > 0 and held > 0) == (name != "off"), detail)
 
 
-def check_beside(plain, texts, hits):
-    """One request at a time, beside a server without drafts."""
+def check_beside(plain, texts, hits, how):
+    """One request at a time, beside a server without drafts or ranks. how: what that server is."""
     wrong = [number for number in range(QUESTIONS) if texts[number] != plain[0][number]]
-    check("answers are those without drafts", not wrong, f"{QUESTIONS} answers, other ones to questions {wrong}")
-    check("prefix hits are those without drafts", abs(hits - plain[1]) <= HITS_SHARE * plain[1] and hits > 0,
-          f"{hits:.0f} prompt tokens, {plain[1]:.0f} without drafts")
+    check(f"answers are those {how}", not wrong, f"{QUESTIONS} answers, other ones to questions {wrong}")
+    check(f"prefix hits are those {how}", abs(hits - plain[1]) <= HITS_SHARE * plain[1] and hits > 0,
+          f"{hits:.0f} prompt tokens, {plain[1]:.0f} {how}")
 
 
 async def soak(server, folder, options, plain):
     alone, hits = await ask_alone(server)
     if plain:
-        check_beside(plain, alone, hits)
+        check_beside(plain, alone, hits, "of one GPU" if options.gpus else "without drafts")
     before = await idle_figures(server)
-    end, samples = time.monotonic() + options.seconds, []
+    begin, samples, most = time.monotonic(), [], options.requests or math.inf
+    end = begin + options.seconds
     run = Load(server, folder, alone)
-    await asyncio.gather(*(run.client(end) for _ in range(options.clients)), run.faults(end),
-                         watch(server, end, options.seconds, samples))
-    check("the server lives", server.end() is None, server.end() or f"{options.seconds:.0f} s")
+    await asyncio.gather(*(run.client(end, most) for _ in range(options.clients)), run.faults(end, most),
+                         watch(server, run, end, options.seconds, most, samples))
+    check("the server lives", server.end() is None, server.end() or f"{run.made} requests in {time.monotonic() - begin:.0f} s")
+    if options.requests:
+        check("all requests were made", run.made == options.requests, f"{run.made} of {options.requests}")
     if server.end() is not None:
         return
     check("answers are those of requests alone", not run.wrong and run.counts.get("200", 0) > 0,
@@ -282,10 +292,13 @@ def a_server(options, *more):
 def main(options):
     global timeout
     timeout *= options.patience
-    plain, more = None, ()
+    plain, more, without = None, (), ()
     if options.speculate:
-        more = ("--speculate", options.speculate)
-        with a_server(options, "--speculate", "off") as (server, _):
+        more, without = ("--speculate", options.speculate), ("--speculate", "off")
+    if options.gpus:
+        more, without = ("--gpus", options.gpus), ("--device", "cpu" if options.gpus.startswith("cpu") else "cuda")
+    if without:
+        with a_server(options, *without) as (server, _):
             plain = asyncio.run(ask_alone(server))
     with a_server(options, *more) as (server, folder):
         asyncio.run(soak(server, folder, options, plain))
@@ -299,5 +312,8 @@ if __name__ == "__main__":
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--patience", type=float, default=1)
     parser.add_argument("--sanitized", action="store_true")
-    parser.add_argument("--speculate", choices=("off", "lookup", "mtp", "auto"))
+    parser.add_argument("--requests", type=int)
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--speculate", choices=("off", "lookup", "mtp", "auto"))
+    other.add_argument("--gpus")
     sys.exit(main(parser.parse_args()))
