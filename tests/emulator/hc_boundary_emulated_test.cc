@@ -46,14 +46,15 @@ void run_stream(const HcBoundaryArgs& args, const emulator::Kernel& first,
   emulator::launch_stream({touching(inputs), first, second, touching(outputs)}, seed);
 }
 
+// walks: a CTA of mix takes several runs of kTokens tokens.
 template <int kTokens, class Y, class W>
-void run_few(const HcBoundaryArgs& args, uint64_t seed) {
+void run_few(const HcBoundaryArgs& args, uint64_t seed, bool walks = false) {
   const auto t = static_cast<int>(args.streams.dim(0)), d = static_cast<int>(args.streams.dim(2));
   const auto slices = static_cast<int>(few::num_slices(args));
   std::vector<float> partial(static_cast<size_t>(t * few::kSums * slices), NAN);
   const few::Params p = few::make_params(args, partial.data());
   run_stream(args,
-             {{.grid = {slices, (t + kTokens - 1) / kTokens},
+             {{.grid = {slices, walks ? 2 : (t + kTokens - 1) / kTokens},
                .block = few::kMixWarps * kWarp,
                .pdl = true,
                .resident = 3},
@@ -128,9 +129,9 @@ template <class Y = bf16, class W = bf16>
 void check(const Case& c) {
   check_stream(c, [](const HcBoundaryArgs& args, int i) {
     const auto seed = static_cast<uint64_t>(i);
-    i % 3 == 0   ? run_few<8, Y, W>(args, seed)
-    : i % 3 == 1 ? run_few<1, Y, W>(args, seed)
-                 : run_few<4, Y, W>(args, seed);
+    i % 3 == 0   ? run_few<8, Y, W>(args, seed, i % 2 == 1)
+    : i % 3 == 1 ? run_few<1, Y, W>(args, seed, i % 2 == 1)
+                 : run_few<4, Y, W>(args, seed, i % 2 == 1);
   });
 }
 
@@ -147,6 +148,7 @@ TEST(HcBoundaryEmulated, AgreesWithOracle) {
   check({.t = 3, .d = 512});
   check<bf16, float>({.t = 9, .d = 256, .first = true, .norm = DType::kF32});
   check<float>({.t = 2, .d = 768, .y = DType::kF32});
+  check({.t = 37, .d = 256});  // CTAs of mix that walk over runs of tokens
 }
 
 // More than 128 slices: two loads per lane.

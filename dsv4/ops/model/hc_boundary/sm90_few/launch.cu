@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/finish.cuh"
@@ -5,6 +7,11 @@
 #include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
 
 namespace dsv4::hc_boundary_kernel::sm90_few {
+namespace {
+
+constexpr int64_t kCtasOfSm = 4;  // of mix
+
+}  // namespace
 
 const char* reject(const Context& context, const HcBoundaryArgs& args) {
   if (context.device->info().major != 9) return "tuned for Hopper";
@@ -31,12 +38,19 @@ Params launch_mix(const Context& context, const HcBoundaryArgs& args) {
   const Params params = make_params(args, partial.as<float>());
   with_float_type(args.y.rank > 0 ? args.y.dtype : DType::kBF16, [&](auto y) {
     using Y = decltype(y);
-    const int tokens = t < 4 ? 1 : t <= 8 ? 4 : 8;  // of a CTA
+    const int tokens = t < 4 ? 1 : t <= 8 ? 4 : 8;  // of a CTA at a time
+    // CTAs that fit on the GPU together, of many tokens: fn is read once for all runs of a CTA.
+    const int64_t runs = ceil_div(t, tokens);
+    const int64_t together =
+        std::max<int64_t>(kMaxTokens / tokens, kCtasOfSm * device.info().num_sms / slices);
     launch(device, "hc_boundary mix",
            tokens == 1   ? mix_kernel<1, Y>
            : tokens == 4 ? mix_kernel<4, Y>
                          : mix_kernel<8, Y>,
-           {.grid = slices, .block = kMixWarps * kWarp, .grid_y = ceil_div(t, tokens), .pdl = true},
+           {.grid = slices,
+            .block = kMixWarps * kWarp,
+            .grid_y = std::min(runs, together),
+            .pdl = true},
            params);
   });
   return params;

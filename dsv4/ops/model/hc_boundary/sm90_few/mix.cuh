@@ -48,28 +48,12 @@ __device__ inline float dot(float4 x, const float (&w)[kStreams]) {
   return __fmaf_rn(x.w, w[3], __fmaf_rn(x.z, w[2], __fmaf_rn(x.y, w[1], x.x * w[0])));
 }
 
-// grid: [slices, tokens / kTokens]. kTokens: up to 8
-template <int kTokens, class Y>
-__global__ void __launch_bounds__(kMixWarps* kWarp) mix_kernel(const __grid_constant__ Params p) {
-  ptx::griddepcontrol_launch_dependents();
-  __shared__ float4 columns[kTokens][kSlice];
+// The sums of `count` tokens from `first` on, whose X' is in `columns`, with the rows w of fn.
+template <int kTokens>
+__device__ void add_columns(const Params& p, const float4 (&columns)[kTokens][kSlice],
+                            const float (&w)[kWarpMixes][kStreams], int first, int count) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int column = static_cast<int>(blockIdx.x) * kSlice + lane;
-  float w[kWarpMixes][kStreams];
-#pragma unroll
-  for (int r = 0; r < kWarpMixes; ++r) {
-#pragma unroll
-    for (int j = 0; j < kStreams; ++j)
-      w[r][j] = p.fn[(kWarpMixes * warp + r) * p.fn_stride + j * p.d + column];
-  }
-  ptx::griddepcontrol_wait();
-
-  const int first = static_cast<int>(blockIdx.y) * kTokens, count = min(kTokens, p.t - first);
-  static_assert(kTokens <= kMixWarps, "a warp for each");
-  if (warp < count) columns[warp][lane] = update_column<Y>(p, first + warp, column);
-  __syncthreads();
-
   constexpr int kValues = kTokens * kWarpMixes + 1;
   constexpr int kPadded = static_cast<int>(std::bit_ceil(unsigned{kValues}));
   float sums[kPadded] = {};
@@ -89,6 +73,36 @@ __global__ void __launch_bounds__(kMixWarps* kWarp) mix_kernel(const __grid_cons
   const int token = squares ? warp : value / kWarpMixes;
   const int row = squares ? kMixes : kWarpMixes * warp + value % kWarpMixes;
   if (token < count) p.partial_of(first + token, row)[blockIdx.x] = sum;
+}
+
+// grid: [slices, up to tokens / kTokens]; with fewer a CTA takes several runs of kTokens tokens, up
+// to 8.
+template <int kTokens, class Y>
+__global__ void __launch_bounds__(kMixWarps* kWarp) mix_kernel(const __grid_constant__ Params p) {
+  ptx::griddepcontrol_launch_dependents();
+  __shared__ float4 columns[2][kTokens][kSlice];  // of a run, and of the next one
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int column = static_cast<int>(blockIdx.x) * kSlice + lane;
+  float w[kWarpMixes][kStreams];
+#pragma unroll
+  for (int r = 0; r < kWarpMixes; ++r) {
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j)
+      w[r][j] = p.fn[(kWarpMixes * warp + r) * p.fn_stride + j * p.d + column];
+  }
+  ptx::griddepcontrol_wait();
+
+  static_assert(kTokens <= kMixWarps, "a warp for each");
+  int buffer = 0;
+#pragma unroll 1
+  for (int first = static_cast<int>(blockIdx.y) * kTokens; first < p.t;
+       first += static_cast<int>(gridDim.y) * kTokens, buffer ^= 1) {
+    const int count = min(kTokens, p.t - first);
+    if (warp < count) columns[buffer][warp][lane] = update_column<Y>(p, first + warp, column);
+    __syncthreads();  // all have also read the columns before the last run's, whose place is next
+    add_columns(p, columns[buffer], w, first, count);
+  }
 }
 
 }  // namespace dsv4::hc_boundary_kernel::sm90_few
