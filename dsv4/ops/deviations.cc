@@ -14,17 +14,18 @@ constexpr std::string_view kShortSums = "FP8 tensor cores add 128 products with 
 constexpr std::string_view kShortBlocks = "FP8 tensor cores add 32 products with about 14 bits";
 
 constexpr Deviation kDeviations[] = {
-    {"sparse_mla", "sm90_fp8", kFinerP},        {"sparse_mla", "sm90_fp8_invariant", kFinerP},
-    {"sparse_mla", "sm90_bf16", kRunningMax},   {"sparse_mla", "cuda_mma", kRunningMax},
-    {"linear", "sm90_few", kShortSums},         {"attention_out", "sm90_few", kShortSums},
-    {"attention_in", "sm90_few", kShortSums},   {"moe", "sm90_few", kShortSums},
-    {"moe", "sm90_fused", kShortBlocks},        {"linear", "cublaslt_fp8", kShortSums},
-    {"experts", "cublaslt_fp8", kShortSums},    {"experts", "sm90_few_e4m3", kShortBlocks},
-    {"experts", "sm90_wide", kShortBlocks},     {"experts", "sm90_few", kF16Codebook},
-    {"experts", "sm90_grouped", kF16Weights},   {"linear", "cuda_mma", kRoundedWeights},
-    {"experts", "cuda_mma", kRoundedWeights},   {"experts", "sm90_grouped_e4m3", kShortSums},
-    {"expert_linear", "cuda_mma", kRoundedToX}, {"linear", "cuda_pairs", kRoundedToX},
-    {"linear", "cublaslt_any", kRoundedToX},    {"linear", "cuda_kbit", kRoundedToX},
+    {"sparse_mla", "sm90_fp8", kFinerP},          {"sparse_mla", "sm90_fp8_invariant", kFinerP},
+    {"sparse_mla", "sm90_bf16", kRunningMax},     {"sparse_mla", "cuda_mma", kRunningMax},
+    {"linear", "sm90_few", kShortSums},           {"attention_out", "sm90_few", kShortSums},
+    {"attention_in", "sm90_few", kShortSums},     {"moe", "sm90_few", kShortSums},
+    {"moe", "sm90_fused", kShortBlocks},          {"linear", "cublaslt_fp8", kShortSums},
+    {"experts", "cublaslt_fp8", kShortSums},      {"experts", "sm90_few_e4m3", kShortBlocks},
+    {"experts", "sm90_wide", kShortBlocks},       {"experts", "sm90_many_e4m3", kShortBlocks},
+    {"experts", "sm90_few", kF16Codebook},        {"experts", "sm90_grouped", kF16Weights},
+    {"linear", "cuda_mma", kRoundedWeights},      {"experts", "cuda_mma", kRoundedWeights},
+    {"experts", "sm90_grouped_e4m3", kShortSums}, {"expert_linear", "cuda_mma", kRoundedToX},
+    {"linear", "cuda_pairs", kRoundedToX},        {"linear", "cublaslt_any", kRoundedToX},
+    {"linear", "cuda_kbit", kRoundedToX},
 };
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace dsv4::gemm {
 // The codes of four columns a register for the 32 columns b of the words of 64 columns. The upper
 // four nibbles move down through the FMA pipe, since byte permutes and masks keep the ALU busy. As
 // f16 they are finite, since bit 11 is 0.
-template <int K>
-__device__ inline void decode_block(const KbitTable& table, const uint32_t* words, int b,
+template <int K, class Table>
+__device__ inline void decode_block(const Table& table, const uint32_t* words, int b,
                                     uint32_t (&a)[4]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

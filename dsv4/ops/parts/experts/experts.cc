@@ -17,6 +17,8 @@ DSV4_IMPL(ExpertsArgs, sm90_few)
 DSV4_IMPL(ExpertsArgs, sm90_few_e4m3)
 // The kernels of sm90_few_e4m3 for rows of up to 7,168 columns; they lie in its folder.
 DSV4_IMPL(ExpertsArgs, sm90_wide)
+// What sm90_few_e4m3 and sm90_wide compute, to the bit, for up to 56 tokens of an expert at a time.
+DSV4_IMPL(ExpertsArgs, sm90_many_e4m3)
 // Kernel images under kOfficial: products for up to 128 tokens of an expert at a time. FP4 weights
 // are exact, k-bit ones are rounded to f16 with their scales.
 DSV4_IMPL(ExpertsArgs, sm90_grouped)
@@ -50,6 +52,7 @@ constexpr Impl<ExpertsArgs> kExperts[] = {
     {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
     {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
+    {"sm90_many_e4m3", Arch::kSm90, true, sm90_many_e4m3::reject, sm90_many_e4m3::run, 0x1p-13},
     {"sm90_grouped_e4m3", Arch::kSm90, true, sm90_grouped_e4m3::reject, sm90_grouped_e4m3::run,
      0x1p-10},
     {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},

@@ -11,6 +11,7 @@ namespace dsv4::experts_hidden_kernel {
 DSV4_IMPL(ExpertsHiddenArgs, sm90_few_e4m3)
 DSV4_IMPL(ExpertsHiddenArgs, sm90_few)
 DSV4_IMPL(ExpertsHiddenArgs, sm90_wide)
+DSV4_IMPL(ExpertsHiddenArgs, sm90_many_e4m3)
 DSV4_IMPL(ExpertsHiddenArgs, sm90_grouped_e4m3)
 DSV4_IMPL(ExpertsHiddenArgs, sm90_grouped)
 // Routed experts as stored in files, in f32 arithmetic.
@@ -26,6 +27,7 @@ constexpr Impl<ExpertsHiddenArgs> kTable[] = {
     {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
     {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
+    {"sm90_many_e4m3", Arch::kSm90, true, sm90_many_e4m3::reject, sm90_many_e4m3::run, 0x1p-13},
     {"sm90_grouped_e4m3", Arch::kSm90, true, sm90_grouped_e4m3::reject, sm90_grouped_e4m3::run,
      0x1p-10},
     {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
@@ -40,6 +42,7 @@ namespace dsv4::experts_output_kernel {
 // As above.
 DSV4_IMPL(ExpertsOutputArgs, sm90_few_e4m3)
 DSV4_IMPL(ExpertsOutputArgs, sm90_few)
+DSV4_IMPL(ExpertsOutputArgs, sm90_many_e4m3)
 DSV4_IMPL(ExpertsOutputArgs, sm90_grouped_e4m3)
 DSV4_IMPL(ExpertsOutputArgs, sm90_grouped)
 DSV4_IMPL(ExpertsOutputArgs, cuda)
@@ -52,6 +55,7 @@ constexpr Impl<ExpertsOutputArgs> kTable[] = {
 #if DSV4_CUDA
     {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
+    {"sm90_many_e4m3", Arch::kSm90, true, sm90_many_e4m3::reject, sm90_many_e4m3::run, 0x1p-13},
     {"sm90_grouped_e4m3", Arch::kSm90, true, sm90_grouped_e4m3::reject, sm90_grouped_e4m3::run,
      0x1p-10},
     {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},

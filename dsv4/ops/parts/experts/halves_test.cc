@@ -280,9 +280,38 @@ TEST(ExpertsHalves, DryRunWithImages) {
   for (const int64_t t : {1, 12}) expect_choice(t, WeightFormat::kMxfp4, false, "sm90_few_e4m3");
   expect_choice(13, WeightFormat::kMxfp4, false, "sm90_grouped_e4m3");
   expect_choice(13, WeightFormat::kNvfp4, false, "sm90_grouped");
-  expect_choice(13, WeightFormat::kMxfp4, true, "sm90_few_e4m3");
+  expect_choice(13, WeightFormat::kMxfp4, true, "sm90_many_e4m3");
+  expect_choice(13, WeightFormat::kNvfp4, true, "sm90_few_e4m3");
+  for (const bool invariant : {false, true}) expect_choice(13, 3, invariant, "sm90_many_e4m3");
+  expect_choice(25, 3, false, "sm90_grouped");
+  expect_choice(25, 3, true, "sm90_many_e4m3");
 }
 #endif
+
+// Kernels for few pairs and for many: equal bits, whatever the step.
+TEST(Experts, ManyPairsHaveTheBitsOfFew) {
+  if (test::gpu_capability().major != 9) GTEST_SKIP() << "for Hopper";
+  for (const test::ImageSource& source :
+       {test::ImageSource(2), test::ImageSource(3), test::ImageSource(4),
+        test::ImageSource(WeightFormat::kMxfp4)}) {
+    for (const test::ImagesShape& s :
+         {test::ImagesShape{.t = 130, .k = 2, .e = 5, .d = 4096, .inner = 2048},
+          {.t = 21, .k = 1, .e = 3, .d = 7168, .inner = 3072},
+          {.t = 65, .k = 1, .e = 4, .d = 544, .inner = 352, .only = 2}}) {
+      test::ImagesCase c(s, source, source);
+      const auto bits_of = [&](std::string_view impl) {
+        c.arena.prepare();
+        experts({.force_impl = impl, .device = test::gpu()}, c.args);
+        test::wait(*test::gpu());
+        return c.arena.written();
+      };
+      c.arena.freeze();
+      const bool wide = s.d > 4096;
+      EXPECT_TRUE(bits_of("sm90_many_e4m3") == bits_of(wide ? "sm90_wide" : "sm90_few_e4m3"))
+          << name(source) << " d=" << s.d;
+    }
+  }
+}
 
 // What N ranks compute, each with its rows, side by side: the bits of experts, routed and shared.
 TEST(ExpertsHalves, SlicesGiveTheBitsOfExperts) {

@@ -1,7 +1,8 @@
 // Sizes, parameters and shared memory of the grouped kernel (kernel.cuh).
 //
-// Tiles     a tile is the pairs of one expert, at most kMostColumns of them, that a CTA multiplies
-//           with kTileRows rows of the image at a time. Its number of columns is rounded up to 16
+// Tiles     a tile is the pairs of one expert, at most 128 of them (48 where blocks have scales),
+//           that a CTA multiplies with kTileRows rows of the image at a time. Its number of columns
+//           is rounded up to 16
 // Slots     tiles have consecutive slots, as many as columns; a pair has one slot
 // Rows      of x of a tile lie in the order in which wgmma reads them: steps of 64 values of K in
 //           16 bits, or of 128 in e4m3. A step has a row of 128 bytes for every column of the tile,
@@ -26,15 +27,25 @@
 namespace dsv4::gemm::grouped {
 
 inline constexpr int kTileRows = 256, kTileStrips = kTileRows / kUnitRows;
-inline constexpr int kMostColumns = 128, kColumnStep = 16;
-inline constexpr int kClasses = kMostColumns / kColumnStep;  // tiles of 128, 112, .. columns
+inline constexpr int kClasses = 8;  // of tiles, by their number of columns
+
+// How pairs become tiles: class c has most - c * step columns.
+struct Tiling {
+  int most, step;
+
+  DSV4_HD constexpr int columns_of(int pairs) const { return (pairs + step - 1) / step * step; }
+  DSV4_HD constexpr int class_of(int columns) const { return (most - columns) / step; }
+};
+inline constexpr Tiling kWideTiles{128, 16}, kBlockTiles{48, 16};
+static_assert(kWideTiles.most == kClasses * kWideTiles.step);
+static_assert(kBlockTiles.most <= kClasses * kBlockTiles.step);
 
 // The operands of the tensor cores, and how rows of x' lie.
 //   kF16, kBf16   one sum over all of K; 256 rows of the image at a time
 //   kE4m3         codes of Q8. In 16 columns those of a lane's register lie next to each other:
 //                 position 4t + 2c + p has column 2t + 8c + p. Sums are promoted to f32 every 128
-//                 columns, times the factor of the group; 128 rows of the image at a time, in two
-//                 passes
+//                 columns, times the factor of the group, or with scales of blocks every 32
+//                 columns; 128 rows of the image at a time, in two passes
 enum class XForm : uint8_t { kF16, kBf16, kE4m3 };
 inline constexpr int kSwizzledBytes = 128;  // of a column in a step
 DSV4_HD constexpr int steps_of_unit(XForm form) {
@@ -154,11 +165,34 @@ template <class Weights>
 inline constexpr XForm kXForm = std::is_same_v<typename Weights::Operand, f16>    ? XForm::kF16
                                 : std::is_same_v<typename Weights::Operand, bf16> ? XForm::kBf16
                                                                                   : XForm::kE4m3;
+// Whether the scales of blocks are factors of sums, not in the operands (in_blocks.cuh).
+template <class Weights>
+inline constexpr bool kScalesBlocks = requires {
+  requires Weights::kScalesBlocks;
+};
+template <class Weights>
+inline constexpr Tiling kTiling = kScalesBlocks<Weights> ? kBlockTiles : kWideTiles;
+
+// With scales of blocks, chunks of K are multiplied in the order of the sums of experts_e4m3, whose
+// warpgroup j has the chunks j, j + 4, ..
+inline constexpr int kChunkGroups = 4;
+template <class Weights, class Body>
+__device__ void visit_chunks(int chunks, const Body& body) {
+  if constexpr (!kScalesBlocks<Weights>) {
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) body(chunk);
+  } else {
+#pragma unroll 1
+    for (int first = 0; first < kChunkGroups; ++first)
+#pragma unroll 1
+      for (int chunk = first; chunk < chunks; chunk += kChunkGroups) body(chunk);
+  }
+}
+
 // The rows of an item are computed in so many passes over K.
 template <class Weights>
 inline constexpr int kPasses = kXForm<Weights> == XForm::kE4m3 ? 2 : 1;
 
-inline constexpr int kXStages = 4;
 inline constexpr int kStagedBytes = kTileRows * 2;  // of a column
 
 // Vector `v` of 8 image rows of a column, in bf16.
@@ -166,23 +200,50 @@ DSV4_HD constexpr int staged_at(int column, int v) {
   return column * kStagedBytes + (v ^ column % 8) * 16;
 }
 
+// Shared memory of a step of x of so many columns: swizzled rows begin on 1,024 bytes.
+DSV4_HD constexpr int step_bytes(XForm form, int columns) {
+  return (columns * column_bytes(form) + 1023) / 1024 * 1024;
+}
+
 template <class Weights>
 struct Shared {
+  static constexpr XForm kForm = kXForm<Weights>;
   static constexpr int kPassStrips = kTileStrips / kPasses<Weights>;
   static constexpr int kStageBytes = kPassStrips * Weights::kSlabBytes;
+  // Columns of the largest tile, of which staging has sixteen at a time.
+  static constexpr int kColumns = kTiling<Weights>.most, kStagedColumns = (kColumns + 15) / 16 * 16;
+  // A stage of x has a step of the largest tile, with scales of blocks all steps of a unit.
+  static constexpr int kXStages = kScalesBlocks<Weights> ? 6 : 4;
   static constexpr int kXBytes =
-      (kMostColumns * column_bytes(kXForm<Weights>) + 1023) / 1024 * 1024;
-  static constexpr int kOtherBytes = kXStages * kXBytes + kMostColumns * (kStagedBytes + 2 * 4) +
-                                     2 * static_cast<int>(sizeof(TableCopies)) + 1024;
-  static constexpr int kCodeStages = std::min(4, (sm90::kMaxSmem - kOtherBytes) / kStageBytes);
+      step_bytes(kForm, kColumns) * (kScalesBlocks<Weights> ? steps_of_unit(kForm) : 1);
+  // Items whose factors are there: when the last x of an item is released, its factors are still
+  // needed, and each stage may have another item.
+  static constexpr int kFactors = 8;
+  static_assert(kFactors > kXStages);
+  static constexpr int kTotals =
+      kScalesBlocks<Weights> ? kColumns / 2 * kConsumerWarps * kWarp : kWarp;
+  static constexpr int kOtherBytes = kXStages * kXBytes +
+                                     kStagedColumns * (kStagedBytes + kFactors * 4) +
+                                     2 * static_cast<int>(sizeof(TableCopies)) + 4 * kTotals + 1024;
+  static constexpr int kCodeStages = std::min(8, (sm90::kMaxSmem - kOtherBytes) / kStageBytes);
   static_assert(kCodeStages >= 2);
+
+  // Steps of a unit in a stage of x, of tiles of so many columns. In 16 bits a step of few columns
+  // is soon multiplied, and four stages of one step would not cover the time that a copy takes.
+  DSV4_HD static constexpr int x_steps(int columns) {
+    if (kForm == XForm::kE4m3) return kScalesBlocks<Weights> ? steps_of_unit(kForm) : 1;
+    int steps = steps_of_unit(kForm);
+    while (steps > 1 && steps * step_bytes(kForm, columns) > kXBytes) steps /= 2;
+    return steps;
+  }
 
   alignas(1024) unsigned char x[kXStages][kXBytes];
   // Sums of an item times their factors, on their way to the epilogue.
-  alignas(128) unsigned char staging[kMostColumns * kStagedBytes];
+  alignas(128) unsigned char staging[kStagedColumns * kStagedBytes];
   alignas(128) unsigned char codes[kCodeStages][kStageBytes];
-  alignas(16) float factors[2][kMostColumns];  // of columns: of this item and of the next
-  TableCopies tables[2];                       // of gate and up, of down
+  alignas(16) float factors[kFactors][kStagedColumns];  // of the columns of items, in turn
+  float totals[kTotals];  // in_blocks.cuh: of each consumer thread, apart by their number
+  TableCopies tables[2];  // of gate and up, of down
   // full: the bytes have landed; empty: all consumer warps have read them
   ptx::Mbarrier code_full[kCodeStages], code_empty[kCodeStages];
   ptx::Mbarrier x_full[kXStages], x_empty[kXStages];

@@ -36,7 +36,7 @@ __device__ inline void arrive_once(ptx::Mbarrier& barrier) {
   if (threadIdx.x % kWarp == 0) barrier.arrive();
 }
 
-// Where a consumer is in the two rings. In 16 bits stage j of x always has step j of a unit.
+// Where a consumer is in the two rings.
 struct Place {
   sm90::RingCursor codes, x;
   int items = 0;  // done
@@ -45,11 +45,12 @@ struct Place {
 template <int kN, class Weights>
 __device__ void multiply(int chunks, const typename Weights::Table& table, Shared<Weights>& shared,
                          Place& at, Sums<kN>& sums) {
-  constexpr int kSteps = steps_of_unit(kXForm<Weights>);
-  static_assert(kSteps == kXStages);
+  constexpr int kSteps = steps_of_unit(kXForm<Weights>), kAtOnce = Shared<Weights>::x_steps(kN);
+  constexpr int kStepBytes = step_bytes(kXForm<Weights>, kN);
   const uint64_t x = ptx::make_smem_desc_128B(ptx::smem_address(shared.x));
   uint32_t a[kBlocks][4][4];
   Weights unit[kBlocks];
+  int before = 0;  // the stage of x of the steps before
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
@@ -65,27 +66,30 @@ __device__ void multiply(int chunks, const typename Weights::Table& table, Share
       for (int b = 0; b < kBlocks; ++b) {
         unit[b].load(shared.codes[stage] + strip_of(b) * Weights::kSlabBytes, j);
         ptx::wgmma_wait_group<1>();  // this block's products of the step before are done
-        if (b == 1 && (j > 0 || chunk > 0))
-          arrive_once(shared.x_empty[(j + kSteps - 1) % kSteps]);  // of both blocks, then
+        if (b == 1 && j % kAtOnce == 0 && (j > 0 || chunk > 0))
+          arrive_once(shared.x_empty[before]);  // of both blocks, then
         unit[b].decode(table, j, a[b]);
-        if (b == 0) shared.x_full[j].wait(at.x.phase);
+        if (b == 0 && j % kAtOnce == 0) shared.x_full[at.x.stage].wait(at.x.phase);
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           ptx::Wgmma<typename Weights::Operand, kN>::run(
               sums[b], a[b][i],
-              ptx::advance_desc(x, static_cast<uint32_t>(j * Shared<Weights>::kXBytes + 32 * i)),
+              ptx::advance_desc(x, static_cast<uint32_t>(at.x.stage * Shared<Weights>::kXBytes +
+                                                         j % kAtOnce * kStepBytes + 32 * i)),
               1);
         ptx::wgmma_commit_group();
       }
+      if (j % kAtOnce < kAtOnce - 1) continue;
+      before = at.x.stage;
+      at.x.next(Shared<Weights>::kXStages);
     }
     __syncwarp();  // all lanes have read the codes
     arrive_once(shared.code_empty[stage]);
     at.codes.next(Shared<Weights>::kCodeStages);
-    at.x.phase ^= 1;
   }
   ptx::wgmma_wait_group<0>();
-  arrive_once(shared.x_empty[kSteps - 1]);
+  arrive_once(shared.x_empty[before]);
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) ptx::wgmma_fence_operand(sums[b]);
 }
@@ -95,7 +99,7 @@ template <int kN, class Weights>
 __device__ void stage(float low, float high, const Sums<kN>& sums, Shared<Weights>& shared,
                       Place& at) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const float* const factors = shared.factors[at.items % 2] + lane % 4 * 2;
+  const float* const factors = shared.factors[at.items % Shared<Weights>::kFactors] + lane % 4 * 2;
   const int vector = 2 * strip_of(lane / 16) + lane / 8 % 2;
   shared.staging_empty.wait((at.items + 1) % 2);
 #pragma unroll

@@ -20,8 +20,10 @@
 //            staging_full    8          consumer warps | epilogue
 //            staging_empty   4          epilogue warps | consumers
 //            named 1         128        epilogue, before it counts an item as done
-// Registers  208 of consumers, 56 of the epilogue, 40 of producers, no spills
-// Smem       x 64 KB, staging 64 KB, codes 2 to 4 stages of 18 to 43 KB
+// Registers  208 of consumers, 56 of the epilogue, 40 of producers; no spills but five words with
+//            folded scales
+// Smem       x 64 KB, staging 64 KB, codes 2 to 4 stages of 18 to 43 KB; with scales of blocks x 72
+//            KB, staging 24 KB, totals 20 KB, codes 6 to 8 stages of 9 to 17 KB
 //
 // Order of additions, for every tile and grid: k ascending, groups of 16 by the tensor core into
 // one accumulator; in e4m3 groups of 32 into one of 128, which is added in f32. A column does not
@@ -33,6 +35,7 @@
 #include "dsv4/device/ptx/setmaxnreg.cuh"
 #include "dsv4/ops/gemm/sm90/grouped/consumer.cuh"
 #include "dsv4/ops/gemm/sm90/grouped/epilogue.cuh"
+#include "dsv4/ops/gemm/sm90/grouped/in_blocks.cuh"
 #include "dsv4/ops/gemm/sm90/grouped/producer.cuh"
 #include "dsv4/ops/gemm/sm90/grouped/promoted.cuh"
 #include "dsv4/ops/gemm/weights/kbit_image_folded.cuh"
@@ -86,8 +89,25 @@ __device__ void compute_promoted(const Params& p, const Item& item, Shared<Weigh
 }
 
 template <int kN, class Weights>
+__device__ void compute_in_blocks(const Params& p, const Item& item, Shared<Weights>& shared,
+                                  Place& at) {
+  const Product& product = item.down ? p.down : p.gate_up;
+  const float* const scale2 = p.scale2 + item.tile.expert * 3;
+  const typename Weights::Table table(shared.tables[item.down ? 1 : 0]);
+#pragma unroll 1
+  for (int pass = 0; pass < kPasses<Weights>; ++pass) {
+    float total[kN / 2];
+    multiply_in_blocks<kN>(product.chunks, table, shared, at, total);
+    stage_pass<kN>(pass, product.factor * scale2[item.down ? 2 : 0],
+                   product.factor * scale2[item.down ? 2 : 1], total, shared, at);
+  }
+}
+
+template <int kN, class Weights>
 __device__ void compute(const Params& p, const Item& item, Shared<Weights>& shared, Place& at) {
-  if constexpr (kXForm<Weights> == XForm::kE4m3) {
+  if constexpr (kScalesBlocks<Weights>) {
+    compute_in_blocks<kN>(p, item, shared, at);
+  } else if constexpr (kXForm<Weights> == XForm::kE4m3) {
     compute_promoted<kN>(p, item, shared, at);
   } else {
     compute_sums<kN>(p, item, shared, at);
@@ -99,9 +119,10 @@ __device__ void compute(const Params& p, const Item& item, Shared<Weights>& shar
 template <int kN, class Weights>
 __device__ void compute_classes(const Params& p, bool down, Walk& walk, Shared<Weights>& shared,
                                 Place& at) {
-  walk.visit(p, down, (kMostColumns - kN) / kColumnStep,
+  constexpr Tiling kTiles = kTiling<Weights>;
+  walk.visit(p, down, kTiles.class_of(kN),
              [&](const Item& item) { compute<kN>(p, item, shared, at); });
-  if constexpr (kN > kColumnStep) compute_classes<kN - kColumnStep>(p, down, walk, shared, at);
+  if constexpr (kN > kTiles.step) compute_classes<kN - kTiles.step>(p, down, walk, shared, at);
 }
 
 template <class Weights>
@@ -115,8 +136,8 @@ __global__ void __launch_bounds__(kThreads, 1) grouped_kernel(const __grid_const
     ptx::setmaxnreg_inc<kConsumerRegisters>();
     Place at;
     Walk walk;
-    compute_classes<kMostColumns>(p, false, walk, shared, at);
-    compute_classes<kMostColumns>(p, true, walk, shared, at);
+    compute_classes<kTiling<Weights>.most>(p, false, walk, shared, at);
+    compute_classes<kTiling<Weights>.most>(p, true, walk, shared, at);
   } else if (warp < kCodesWarp) {
     ptx::setmaxnreg_dec<kEpilogueRegisters>();
     int index = 0;

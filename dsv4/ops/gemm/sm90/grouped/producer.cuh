@@ -21,8 +21,9 @@ __device__ void copy_codes(const Params& p, Shared<Weights>& shared) {
     const std::byte* const image = product.images.of(item.tile.expert);
     for (int first = 0; first < kTileStrips; first += Shared<Weights>::kPassStrips) {
       const int strips = max(0, min(Shared<Weights>::kPassStrips, item.strips - first));
-      const std::byte* from = image + (item.first_strip + first) * strip_bytes;
-      for (int chunk = 0; chunk < product.chunks; ++chunk, from += kBytes) {
+      const std::byte* const strip_at = image + (item.first_strip + first) * strip_bytes;
+      visit_chunks<Weights>(product.chunks, [&](int chunk) {
+        const std::byte* const from = strip_at + chunk * kBytes;
         ptx::Mbarrier& full = shared.code_full[at.stage];
         shared.code_empty[at.stage].wait(at.phase ^ 1);
         full.expect_tx(static_cast<uint32_t>(strips * kBytes));
@@ -32,19 +33,19 @@ __device__ void copy_codes(const Params& p, Shared<Weights>& shared) {
           ptx::cp_async_bulk_evict_first(to + static_cast<uint32_t>(strip * kBytes),
                                          from + strip * strip_bytes, kBytes, full);
         at.next(Shared<Weights>::kCodeStages);
-      }
+      });
     }
   });
 }
 
-// A stage is a step of K of all columns of the tile, which is one run of bytes. The factors of the
-// columns come with the first one of the item. Rows of h' are complete when all items of gate and
-// up of the tile are done. They come before it in the order of items, and all CTAs run together, so
-// they are done or under way.
+// A stage is one or more steps of K of all columns of the tile; each step is one run of bytes. The
+// factors of the columns come with the first stage of the item. Rows of h' are complete when all
+// items of gate and up of the tile are done. They come before it in the order of items, and all
+// CTAs run together, so they are done or under way.
 template <class Weights>
 __device__ void copy_x(const Params& p, Shared<Weights>& shared) {
   sm90::RingCursor at;
-  int parity = 0;
+  int items = 0;
   Walk().visit_all(p, [&](const Item& item) {
     const Product& product = item.down ? p.down : p.gate_up;
     if (item.down) {
@@ -53,24 +54,38 @@ __device__ void copy_x(const Params& p, Shared<Weights>& shared) {
     }
     const auto bytes = static_cast<uint32_t>(item.tile.columns * column_bytes(kXForm<Weights>));
     const std::byte* const rows = product.x + item.tile.first_slot * product.slot_bytes;
-    const int steps = product.chunks * steps_of_unit(kXForm<Weights>);
+    constexpr XForm kForm = kXForm<Weights>;
+    constexpr int kSteps = steps_of_unit(kForm);
+    const int at_once = Shared<Weights>::x_steps(item.tile.columns);
     for (int pass = 0; pass < kPasses<Weights>; ++pass) {
-      const std::byte* from = rows;
-      for (int step = 0; step < steps; ++step, from += bytes) {
-        const bool first = pass == 0 && step == 0;
-        ptx::Mbarrier& full = shared.x_full[at.stage];
-        shared.x_empty[at.stage].wait(at.phase ^ 1);
-        const auto factors = static_cast<uint32_t>(first ? item.tile.columns * 4 : 0);
-        full.expect_tx(bytes + factors);
-        full.arrive();
-        ptx::cp_async_bulk(ptx::smem_address(shared.x[at.stage]), from, bytes, full);
-        if (first)
-          ptx::cp_async_bulk(ptx::smem_address(shared.factors[parity]),
-                             product.factors + item.tile.first_slot, factors, full);
-        at.next(kXStages);
-      }
+      visit_chunks<Weights>(product.chunks, [&](int chunk) {
+        const std::byte* from = rows + int64_t{chunk} * kSteps * bytes;
+#pragma unroll 1
+        for (int step = 0; step < kSteps; step += at_once) {
+          ptx::Mbarrier& full = shared.x_full[at.stage];
+          shared.x_empty[at.stage].wait(at.phase ^ 1);
+          const bool first = pass == 0 && chunk == 0 && step == 0;
+          const auto factors = static_cast<uint32_t>(first ? item.tile.columns * 4 : 0);
+          const uint32_t stage_bytes = static_cast<uint32_t>(at_once) * bytes;
+          full.expect_tx(stage_bytes + factors);
+          full.arrive();
+          if (first)
+            ptx::cp_async_bulk(ptx::smem_address(shared.factors[items % Shared<Weights>::kFactors]),
+                               product.factors + item.tile.first_slot, factors, full);
+          const uint32_t to = ptx::smem_address(shared.x[at.stage]);
+          if constexpr (kForm == XForm::kE4m3) {  // steps begin on 1,024 bytes
+            for (int i = 0; i < at_once; ++i)
+              ptx::cp_async_bulk(to + i * step_bytes(kForm, item.tile.columns), from + i * bytes,
+                                 bytes, full);
+          } else {
+            ptx::cp_async_bulk(to, from, stage_bytes, full);
+          }
+          from += stage_bytes;
+          at.next(Shared<Weights>::kXStages);
+        }
+      });
     }
-    parity ^= 1;
+    ++items;
   });
 }
 

@@ -77,7 +77,7 @@ __device__ void add_units(const typename Weights::Table& table, Shared<Weights>&
       arrive_once(shared.x_empty[previous]);
     }
     previous = at.x.stage;
-    at.x.next(kXStages);
+    at.x.next(Shared<Weights>::kXStages);
   }
   ptx::wgmma_wait_group<0>();
   promote<kN>(part, shared.x[previous], sums);
@@ -100,7 +100,7 @@ template <int kN, class Weights>
 __device__ void stage_pass(int pass, float low, float high, const float (&sums)[kN / 2],
                            Shared<Weights>& shared, Place& at) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const float* const factors = shared.factors[at.items % 2] + lane % 4 * 2;
+  const float* const factors = shared.factors[at.items % Shared<Weights>::kFactors] + lane % 4 * 2;
   const int vector = 2 * strip_of_pass(pass) + lane / 8 % 2;
   if (pass == 0) shared.staging_empty.wait((at.items + 1) % 2);
 #pragma unroll

@@ -23,25 +23,30 @@ bool sm90_few_takes(const ExpertImages& images) {
 }  // namespace dsv4
 
 namespace dsv4::experts_kernel {
+DSV4_IMPL(ExpertsArgs, sm90_many_e4m3)
 DSV4_IMPL(ExpertsArgs, sm90_grouped)
-}
+}  // namespace dsv4::experts_kernel
 namespace dsv4::experts_hidden_kernel {
+DSV4_IMPL(ExpertsHiddenArgs, sm90_many_e4m3)
 DSV4_IMPL(ExpertsHiddenArgs, sm90_grouped)
-}
+}  // namespace dsv4::experts_hidden_kernel
 namespace dsv4::experts_output_kernel {
+DSV4_IMPL(ExpertsOutputArgs, sm90_many_e4m3)
 DSV4_IMPL(ExpertsOutputArgs, sm90_grouped)
-}
+}  // namespace dsv4::experts_output_kernel
 
 namespace dsv4::experts_kernel::sm90_few {
 namespace {
 
-// With more pairs of an expert on average, sm90_grouped is faster, which decodes a matrix once for
-// up to 128 pairs.
+// With more pairs of an expert on average, kernels that decode a matrix once for many of them are
+// faster: sm90_many_e4m3, which has the bits of sm90_few_e4m3, or sm90_grouped.
 constexpr int64_t kMostPairs = 8;
 
-bool prefers_grouped(const Context& context, int64_t pairs, const ExpertStack& stack) {
-  const bool free_choice = context.force_impl.empty() && !context.need_batch_invariant;
-  return free_choice && pairs > kMostPairs * stack.num_ids();
+// many, grouped: why these refuse the call
+bool prefers_others(const Context& context, int64_t pairs, const ExpertStack& stack,
+                    const char* many, const char* grouped) {
+  if (!context.force_impl.empty() || pairs <= kMostPairs * stack.num_ids()) return false;
+  return many == nullptr || (!context.need_batch_invariant && grouped == nullptr);
 }
 
 }  // namespace
@@ -55,8 +60,8 @@ const char* reject_call(const Context& context, const ExpertsArgs& args) {
   if (args.x.dtype != DType::kBF16 || args.x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(args.x.data) % 4 != 0)
     return "x is not bf16 in aligned pairs";
-  if (prefers_grouped(context, args.x.dim(0) * slots(args), args.stack) &&
-      sm90_grouped::reject(context, args) == nullptr)
+  if (prefers_others(context, args.x.dim(0) * slots(args), args.stack,
+                     sm90_many_e4m3::reject(context, args), sm90_grouped::reject(context, args)))
     return "many pairs for each expert";
   return nullptr;
 }
@@ -114,17 +119,17 @@ void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels&
 
 namespace {
 
-// x: what the kernels quantize. grouped: why sm90_grouped refuses the call
+// x: what the kernels quantize. many, grouped: why sm90_many_e4m3 and sm90_grouped refuse the call
 const char* reject_half_of(const Context& context, const ExpertStack& stack,
                            const ConstTensorView& experts, const ConstTensorView& x,
-                           const char* grouped) {
+                           const char* many, const char* grouped) {
   if (const char* const why = reject_stack(context, stack, experts)) return why;
   if (x.dtype != DType::kBF16 || x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(x.data) % 4 != 0)
     return "activations are not bf16 in aligned pairs";
   const int64_t pairs = experts.dim(0) * experts.dim(1);
-  return grouped == nullptr && prefers_grouped(context, pairs, stack) ? "many pairs for each expert"
-                                                                      : nullptr;
+  return prefers_others(context, pairs, stack, many, grouped) ? "many pairs for each expert"
+                                                              : nullptr;
 }
 
 }  // namespace
@@ -132,12 +137,14 @@ const char* reject_half_of(const Context& context, const ExpertStack& stack,
 const char* reject_half(const Context& context, const ExpertsHiddenArgs& args) {
   if (args.hidden.dtype != DType::kBF16) return "hidden values that are not bf16";
   return reject_half_of(context, args.stack, args.experts, args.x,
+                        experts_hidden_kernel::sm90_many_e4m3::reject(context, args),
                         experts_hidden_kernel::sm90_grouped::reject(context, args));
 }
 
 const char* reject_half(const Context& context, const ExpertsOutputArgs& args) {
   if (!args.rows.empty() && args.rows.dtype != DType::kBF16) return "rows that are not bf16";
   return reject_half_of(context, args.stack, args.experts, args.hidden,
+                        experts_output_kernel::sm90_many_e4m3::reject(context, args),
                         experts_output_kernel::sm90_grouped::reject(context, args));
 }
 

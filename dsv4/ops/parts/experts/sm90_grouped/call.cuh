@@ -13,6 +13,12 @@ namespace dsv4::experts_kernel::sm90_grouped {
 
 namespace grouped = gemm::grouped;
 
+// What the kernels multiply.
+//   kScaled   weights times the scales of their blocks, in 16 bits
+//   kFolded   the same in e4m3 where the weights are MXFP4, otherwise as kScaled
+//   kBlocks   weights in e4m3; scales of blocks are factors of sums, as in kernels for few pairs
+enum class Operands : uint8_t { kScaled, kFolded, kBlocks };
+
 struct Call {
   Choices choices;
   Lists lists;
@@ -35,8 +41,11 @@ inline int hidden_exponent(float limit) {
 }
 
 inline grouped::Product make_product(const KbitImage& image, const ImagePlaces& places,
-                                     const Codebook& codebook, int64_t row_tiles) {
-  const gemm::KbitTable table = gemm::make_scaled_table(codebook, image.scale);
+                                     const Codebook& codebook, int64_t row_tiles,
+                                     Operands operands) {
+  const gemm::KbitTable table = operands == Operands::kBlocks
+                                    ? gemm::make_e4m3_table(codebook)
+                                    : gemm::make_scaled_table(codebook, image.scale);
   return {.images = places,
           .strips = static_cast<int>(image.num_strips()),
           .chunks = static_cast<int>(image.units_along_k()),
@@ -45,11 +54,15 @@ inline grouped::Product make_product(const KbitImage& image, const ImagePlaces& 
           .factor = gemm::scaled_factor(image.scale) * table.unit};
 }
 
-// The operands of a product with these weights; folded: in e4m3 where the weights allow it.
-inline grouped::XForm form_of(const KbitImage& image, bool folded) {
+// How rows of x lie that are multiplied with these weights.
+inline grouped::XForm form_of(const KbitImage& image, Operands operands) {
+  if (operands == Operands::kBlocks) return grouped::XForm::kE4m3;
   if (!image.is_fp4()) return grouped::XForm::kF16;
-  return folded && image.scale == ImageScale::kUe8m0 ? grouped::XForm::kE4m3
-                                                     : grouped::XForm::kBf16;
+  return operands == Operands::kFolded && image.scale == ImageScale::kUe8m0 ? grouped::XForm::kE4m3
+                                                                            : grouped::XForm::kBf16;
+}
+inline grouped::Tiling tiling_of(Operands operands) {
+  return operands == Operands::kBlocks ? grouped::kBlockTiles : grouped::kWideTiles;
 }
 
 // [slots] numbers of a call.
@@ -57,12 +70,15 @@ inline float* take_floats(int64_t slots, Scratch& scratch) {
   return scratch.take(DType::kF32, {slots}).as<float>();
 }
 
-inline Lists take_lists(const Choices& choices, int64_t experts, Scratch& scratch, int turns = 1) {
+inline Lists take_lists(const Choices& choices, int64_t experts, Operands operands,
+                        Scratch& scratch, int turns = 1) {
+  const grouped::Tiling tiling = tiling_of(operands);
   const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
-  const int64_t pairs = choices.pairs, tiles = max_tiles(pairs, experts);
+  const int64_t pairs = choices.pairs, tiles = max_tiles(tiling, pairs, experts);
   const int64_t ctas = ceil_div(pairs, kListThreads);
   const TensorView records = scratch.take(DType::kU8, {tiles * static_cast<int64_t>(sizeof(Tile))});
-  return {.experts = static_cast<int>(experts),
+  return {.tiling = tiling,
+          .experts = static_cast<int>(experts),
           .ctas = static_cast<int>(ctas),
           .counts = ints(ctas * experts),
           .tiles = reinterpret_cast<Tile*>(records.data),
@@ -123,18 +139,19 @@ inline const int32_t* exponents_of(const ExpertImages& images) {
 }
 
 // row_tiles: of 128 rows of gate and as many of up
-inline grouped::Product gate_up_of(const ExpertStack& stack, int64_t row_tiles) {
+inline grouped::Product gate_up_of(const ExpertStack& stack, int64_t row_tiles, Operands operands) {
   const ExpertImages& images = stack.images();
-  grouped::Product p =
-      make_product(images.gate_up, images.gate_up_places(), images.gate_up_codebook, row_tiles);
+  grouped::Product p = make_product(images.gate_up, images.gate_up_places(),
+                                    images.gate_up_codebook, row_tiles, operands);
   p.exponents = exponents_of(images);
   p.rows = static_cast<int>(stack.inner());
   return p;
 }
-inline grouped::Product down_of(const ExpertStack& stack) {
+inline grouped::Product down_of(const ExpertStack& stack, Operands operands) {
   const ExpertImages& images = stack.images();
-  grouped::Product p = make_product(images.down, images.down_places(), images.down_codebook,
-                                    ceil_div(images.down.num_strips(), grouped::kTileStrips));
+  grouped::Product p =
+      make_product(images.down, images.down_places(), images.down_codebook,
+                   ceil_div(images.down.num_strips(), grouped::kTileStrips), operands);
   p.exponents = exponents_of(images);
   p.rows = static_cast<int>(images.down.n);
   return p;
@@ -142,20 +159,21 @@ inline grouped::Product down_of(const ExpertStack& stack) {
 
 // Takes temporaries from `scratch`. The rows of y of a tile take the place of its rows of x', which
 // nothing reads when its h' is complete.
-inline Call make_call(const ExpertsArgs& args, bool folded, Scratch& scratch) {
+inline Call make_call(const ExpertsArgs& args, Operands operands, Scratch& scratch) {
   const ExpertImages& images = args.stack.images();
   const int64_t d = args.x.dim(1), experts = args.stack.size();
   Call call{.choices = choices_of(args)};
-  const int64_t all = max_slots(call.choices.pairs, experts);
-  call.lists = take_lists(call.choices, experts, scratch, images.num_turns());
+  const int64_t all = max_slots(tiling_of(operands), call.choices.pairs, experts);
+  call.lists = take_lists(call.choices, experts, operands, scratch, images.num_turns());
   // Gate and up have an item for each 128 columns of h', whose padding is zeros.
-  grouped::Product gate_up = gate_up_of(args.stack, 2 * images.down.units_along_k());
-  grouped::Product down = down_of(args.stack);
-  const grouped::XForm hidden_form = form_of(images.down, folded);
+  grouped::Product gate_up = gate_up_of(args.stack, 2 * images.down.units_along_k(), operands);
+  grouped::Product down = down_of(args.stack, operands);
+  const grouped::XForm hidden_form = form_of(images.down, operands);
   const int64_t y_stride = gate_up.chunks * int64_t{gemm::kUnitColumns};
   gate_up.slot_bytes = y_stride * int64_t{sizeof(bf16)};  // of x' and then of y
   down.slot_bytes = grouped::row_bytes(hidden_form, down.chunks);
-  call.rows = take_rows(args.x, gate_up, form_of(images.gate_up, folded), call.lists, all, scratch);
+  call.rows =
+      take_rows(args.x, gate_up, form_of(images.gate_up, operands), call.lists, all, scratch);
   take_weights(call.rows, call.choices, all, scratch);
   const TensorView hidden = scratch.take(DType::kU8, {all * down.slot_bytes});
   call.y = TensorView(TensorMeta::contiguous(DType::kBF16, {all, y_stride}), call.rows.rows)
@@ -176,22 +194,24 @@ inline Call make_call(const ExpertsArgs& args, bool folded, Scratch& scratch) {
 }
 
 // The halves (halves.h), whose rows of h are in the order of the experts.
-inline Lists take_half_lists(const Choices& choices, int64_t experts, Scratch& scratch) {
-  Lists lists = take_lists(choices, experts, scratch);
-  lists.first_pair = scratch.take(DType::kI32, {max_tiles(choices.pairs, experts)}).as<int32_t>();
+inline Lists take_half_lists(const Choices& choices, int64_t experts, Operands operands,
+                             Scratch& scratch) {
+  Lists lists = take_lists(choices, experts, operands, scratch);
+  lists.first_pair =
+      scratch.take(DType::kI32, {max_tiles(lists.tiling, choices.pairs, experts)}).as<int32_t>();
   return lists;
 }
 
 // Gate and up; the kernel stores h where the caller wants it.
-inline Call make_hidden_call(const ExpertsHiddenArgs& args, bool folded, Scratch& scratch) {
+inline Call make_hidden_call(const ExpertsHiddenArgs& args, Operands operands, Scratch& scratch) {
   const ExpertImages& images = args.stack.images();
   const int64_t experts = args.stack.num_ids();
   Call call{.choices = choices_of(args.stack, args.experts, args.weights)};
-  const int64_t all = max_slots(call.choices.pairs, experts);
-  call.lists = take_half_lists(call.choices, experts, scratch);
+  const int64_t all = max_slots(tiling_of(operands), call.choices.pairs, experts);
+  call.lists = take_half_lists(call.choices, experts, operands, scratch);
   grouped::Product gate_up =
-      gate_up_of(args.stack, ceil_div(images.gate_up.num_strips(), grouped::kTileStrips));
-  const grouped::XForm form = form_of(images.gate_up, folded);
+      gate_up_of(args.stack, ceil_div(images.gate_up.num_strips(), grouped::kTileStrips), operands);
+  const grouped::XForm form = form_of(images.gate_up, operands);
   gate_up.slot_bytes = grouped::row_bytes(form, gate_up.chunks);
   call.rows = take_rows(args.x, gate_up, form, call.lists, all, scratch);
   call.rows.first_pair = nullptr;
@@ -208,14 +228,14 @@ inline Call make_hidden_call(const ExpertsHiddenArgs& args, bool folded, Scratch
 // Down, whose items wait for none of gate and up. In f16 the exponent of h' is that of the row's
 // largest group (rows.cuh), where one launch of both products has the largest that h can be: sums
 // differ only where one of the two is not exact.
-inline Call make_output_call(const ExpertsOutputArgs& args, bool folded, Scratch& scratch) {
+inline Call make_output_call(const ExpertsOutputArgs& args, Operands operands, Scratch& scratch) {
   const ExpertImages& images = args.stack.images();
   const int64_t experts = args.stack.num_ids();
   Call call{.choices = choices_of(args.stack, args.experts, {})};
-  const int64_t all = max_slots(call.choices.pairs, experts);
-  call.lists = take_half_lists(call.choices, experts, scratch);
-  grouped::Product down = down_of(args.stack);
-  const grouped::XForm form = form_of(images.down, folded);
+  const int64_t all = max_slots(tiling_of(operands), call.choices.pairs, experts);
+  call.lists = take_half_lists(call.choices, experts, operands, scratch);
+  grouped::Product down = down_of(args.stack, operands);
+  const grouped::XForm form = form_of(images.down, operands);
   down.slot_bytes = grouped::row_bytes(form, down.chunks);
   call.rows = take_rows(args.hidden, down, form, call.lists, all, scratch);
   call.products = products_of(call.lists, images);

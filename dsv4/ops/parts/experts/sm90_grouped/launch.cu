@@ -1,15 +1,18 @@
-// The implementations sm90_grouped and sm90_grouped_e4m3 of experts.h: lists, Q8 rows in the order
-// of the tiles, gate and up with SwiGLU and Q8, down, combine. The second has e4m3 operands where
-// weights are MXFP4, and takes 12 to 25 % less time. And of halves.h: what one of the two products
-// needs of this.
+// The implementations sm90_grouped, sm90_grouped_e4m3 and sm90_many_e4m3 of experts.h: lists, Q8
+// rows in the order of the tiles, gate and up with SwiGLU and Q8, down, combine. The second has
+// e4m3 operands where weights are MXFP4, and takes 12 to 25 % less time; the third has the bits of
+// sm90_few_e4m3. And those of halves.h: what one of the two products needs of this.
 
 #include "dsv4/ops/parts/experts/sm90_grouped/launch.cuh"
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/config.cuh"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/sm90_grouped/call.cuh"
 
 namespace dsv4::experts_kernel::sm90_grouped {
+namespace few = gemm::experts_e4m3;  // whose sums those of kBlocks are
+static_assert(grouped::kChunkGroups == few::kGroups);
 namespace {
 
 // The largest limit of SwiGLU: h' has to have room in f16.
@@ -17,20 +20,27 @@ constexpr float kMostLimit = 64;
 
 using Launch = void (*)(Device& device, const grouped::Params& p);
 // By KbitImage::kind().
-constexpr Launch kProducts[] = {
+constexpr Launch kTwoByteProducts[] = {
     launch_products<2, kE4M4, kTwoBytes>,  launch_products<3, kE4M4, kTwoBytes>,
     launch_products<4, kE4M4, kTwoBytes>,  launch_products<5, kE4M4, kTwoBytes>,
     launch_products<4, kUe8m0, kTwoBytes>, launch_products<4, kE4M3, kTwoBytes>};
-static_assert(std::size(kProducts) == KbitImage::kKinds);
+constexpr Launch kBlockProducts[] = {
+    launch_products<2, kE4M4, kBlocks>,  launch_products<3, kE4M4, kBlocks>,
+    launch_products<4, kE4M4, kBlocks>,  nullptr,
+    launch_products<4, kUe8m0, kBlocks>, nullptr};
+static_assert(std::size(kTwoByteProducts) == KbitImage::kKinds);
+static_assert(std::size(kBlockProducts) == KbitImage::kKinds);
 // Codebooks on the e4m3 grid, by K - 2.
-constexpr Launch kE4m3Products[] = {launch_products<2, kE4M4, kE4m3>,
-                                    launch_products<3, kE4M4, kE4m3>,
-                                    launch_products<4, kE4M4, kE4m3>};
+constexpr Launch kOneByteProducts[] = {launch_products<2, kE4M4, kOneByte>,
+                                       launch_products<3, kE4M4, kOneByte>,
+                                       launch_products<4, kE4M4, kOneByte>};
 
-Launch launch_of(const KbitImage& image, const Codebook& book, bool folded) {
-  if (form_of(image, folded) == grouped::XForm::kE4m3) return launch_products<4, kUe8m0, kE4m3>;
-  return gemm::scaled_table(book, image.scale) == kE4m3 ? kE4m3Products[image.bits - kMinKbit]
-                                                        : kProducts[image.kind()];
+Launch launch_of(const KbitImage& image, const Codebook& book, Operands operands) {
+  if (operands == Operands::kBlocks) return kBlockProducts[image.kind()];
+  if (form_of(image, operands) == grouped::XForm::kE4m3) return launch_products<4, kUe8m0, kFolded>;
+  return gemm::scaled_table(book, image.scale) == gemm::ScaledTable::kE4m3
+             ? kOneByteProducts[image.bits - kMinKbit]
+             : kTwoByteProducts[image.kind()];
 }
 
 // rows: of x
@@ -45,9 +55,9 @@ void launch_rows(Device& device, const Call& call, int64_t rows) {
 
 // Both products: in one launch, where one kernel takes both kinds of images.
 void launch_both(Device& device, const ExpertImages& images, grouped::Params products,
-                 bool folded) {
-  const Launch up = launch_of(images.gate_up, images.gate_up_codebook, folded);
-  const Launch down = launch_of(images.down, images.down_codebook, folded);
+                 Operands operands) {
+  const Launch up = launch_of(images.gate_up, images.gate_up_codebook, operands);
+  const Launch down = launch_of(images.down, images.down_codebook, operands);
   products.has_down = up == down;
   up(device, products);
   if (products.has_down) return;
@@ -55,17 +65,17 @@ void launch_both(Device& device, const ExpertImages& images, grouped::Params pro
   down(device, products);
 }
 
-void run_with(const Context& context, const ExpertsArgs& args, bool folded) {
+void run_with(const Context& context, const ExpertsArgs& args, Operands operands) {
   if (args.x.dim(0) == 0) return;
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
   const Scratch::Scope scope(scratch);
-  const Call call = make_call(args, folded, scratch);
+  const Call call = make_call(args, operands, scratch);
   const ExpertImages& images = args.stack.images();
   launch_rows(device, call, args.x.dim(0));
   for (int turn = 0; turn < images.num_turns(); ++turn) {
     if (images.turns != nullptr) images.turns->begin(turn);
-    launch_both(device, images, call.of_turn(turn), folded);
+    launch_both(device, images, call.of_turn(turn), operands);
     if (images.turns != nullptr) images.turns->end(turn);
   }
   experts_combine(device, {.y = call.y,
@@ -76,24 +86,24 @@ void run_with(const Context& context, const ExpertsArgs& args, bool folded) {
                            .acc = args.acc});
 }
 
-void run_with(const Context& context, const ExpertsHiddenArgs& args, bool folded) {
+void run_with(const Context& context, const ExpertsHiddenArgs& args, Operands operands) {
   if (args.hidden.dim(0) == 0) return;
   Device& device = *context.device;
   const Scratch::Scope scope(device.workspace());
-  const Call call = make_hidden_call(args, folded, device.workspace());
+  const Call call = make_hidden_call(args, operands, device.workspace());
   const ExpertImages& images = args.stack.images();
   launch_rows(device, call, args.x.dim(0));
-  launch_of(images.gate_up, images.gate_up_codebook, folded)(device, call.products);
+  launch_of(images.gate_up, images.gate_up_codebook, operands)(device, call.products);
 }
 
-void run_with(const Context& context, const ExpertsOutputArgs& args, bool folded) {
+void run_with(const Context& context, const ExpertsOutputArgs& args, Operands operands) {
   if (args.hidden.dim(0) == 0) return;
   Device& device = *context.device;
   const Scratch::Scope scope(device.workspace());
-  const Call call = make_output_call(args, folded, device.workspace());
+  const Call call = make_output_call(args, operands, device.workspace());
   const ExpertImages& images = args.stack.images();
   launch_rows(device, call, args.hidden.dim(0));
-  launch_of(images.down, images.down_codebook, folded)(device, call.products);
+  launch_of(images.down, images.down_codebook, operands)(device, call.products);
   if (!args.rows.empty()) return;
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.slot_of,
@@ -107,6 +117,25 @@ const char* reject_columns(const ConstTensorView& x) {
   if (x.dtype != DType::kBF16) return "activations are not bf16";
   return x.dim(1) > kRowThreads * kVector * kRowVectors ? "rows of more than 8192 columns"
                                                         : nullptr;
+}
+
+// With more pairs of an expert on average, sm90_grouped is faster. For MXFP4 sm90_grouped_e4m3
+// always is.
+constexpr int64_t kMostPairsInBlocks = 16;
+
+// Why sm90_many_e4m3 does not take calls of kernels with the same bits for few pairs, which take
+// rows of x that are aligned. columns: of rows, at most
+const char* reject_blocks(const Context& context, const KbitImage& image, const Codebook& book,
+                          int64_t columns, const ConstTensorView& x, int64_t pairs,
+                          int64_t experts) {
+  if (image.scale == ImageScale::kE4M3) return "NVFP4, whose blocks have 16 columns";
+  if (!gemm::fits_e4m3(book)) return "codebooks are not on the e4m3 grid";
+  if (image.k > columns) return "rows of more columns than the kernels for few pairs take";
+  if (x.row_stride() % kVector != 0 || reinterpret_cast<uintptr_t>(x.data) % 16 != 0)
+    return "rows of activations are not aligned to 16 bytes";
+  if (!context.force_impl.empty() || context.need_batch_invariant) return nullptr;
+  if (image.is_fp4()) return "FP4, whose scales may be folded";
+  return pairs > kMostPairsInBlocks * experts ? "many pairs for each expert" : nullptr;
 }
 
 const char* reject_half(const Context& context, const ExpertsHiddenArgs& args) {
@@ -136,16 +165,22 @@ const char* reject_folded(const ExpertImages& images, const KbitImage& image) {
                                                             : "an odd number of 256 columns";
 }
 
-}  // namespace
-
-const char* reject(const Context& context, const ExpertsArgs& args) {
+// What all three refuse.
+const char* reject_call(const Context& context, const ExpertsArgs& args) {
   if (!args.stack.is_image()) return "for kernel images";
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (args.experts.empty()) return "for routed experts";
   if (args.stack.size() > kMaxExperts) return "more than 384 experts";
   if (const char* reason = reject_other_models(args)) return reason;
   if (args.x.dtype != DType::kBF16) return "x is not bf16";
-  if (args.x.dim(1) > kRowThreads * kVector * kRowVectors) return "rows of more than 8192 columns";
+  return args.x.dim(1) > kRowThreads * kVector * kRowVectors ? "rows of more than 8192 columns"
+                                                             : nullptr;
+}
+
+}  // namespace
+
+const char* reject(const Context& context, const ExpertsArgs& args) {
+  if (const char* reason = reject_call(context, args)) return reason;
   const bool bounded = args.swiglu_limit > 0 && args.swiglu_limit <= kMostLimit;
   if (!bounded && !args.stack.images().down.is_fp4())
     return "k-bit weights, and no clamp of SwiGLU or one above 64";
@@ -153,10 +188,31 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
 }
 
 void run(const Context& context, const ExpertsArgs& args) {
-  run_with(context, args, false);
+  run_with(context, args, Operands::kScaled);
 }
 
 }  // namespace dsv4::experts_kernel::sm90_grouped
+
+namespace dsv4::experts_kernel::sm90_many_e4m3 {
+
+const char* reject(const Context& context, const ExpertsArgs& args) {
+  if (const char* reason = sm90_grouped::reject_call(context, args)) return reason;
+  using sm90_grouped::reject_blocks;
+  const ExpertImages& images = args.stack.images();
+  const int64_t pairs = args.x.dim(0) * slots(args), experts = args.stack.size();
+  if (const char* why = reject_blocks(context, images.gate_up, images.gate_up_codebook,
+                                      gemm::experts_e4m3::kWideColumns, args.x, pairs, experts))
+    return why;
+  // x again: rows of h are aligned.
+  return reject_blocks(context, images.down, images.down_codebook, gemm::experts_e4m3::kMaxColumns,
+                       args.x, pairs, experts);
+}
+
+void run(const Context& context, const ExpertsArgs& args) {
+  sm90_grouped::run_with(context, args, sm90_grouped::Operands::kBlocks);
+}
+
+}  // namespace dsv4::experts_kernel::sm90_many_e4m3
 
 namespace dsv4::experts_kernel::sm90_grouped_e4m3 {
 
@@ -174,7 +230,7 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
 }
 
 void run(const Context& context, const ExpertsArgs& args) {
-  sm90_grouped::run_with(context, args, true);
+  sm90_grouped::run_with(context, args, sm90_grouped::Operands::kFolded);
 }
 
 }  // namespace dsv4::experts_kernel::sm90_grouped_e4m3
@@ -182,8 +238,10 @@ void run(const Context& context, const ExpertsArgs& args) {
 namespace dsv4 {
 namespace {
 
+namespace few = gemm::experts_e4m3;
+using experts_kernel::sm90_grouped::Operands, experts_kernel::sm90_grouped::run_with;
 using experts_kernel::sm90_grouped::reject_folded, experts_kernel::sm90_grouped::reject_half,
-    experts_kernel::sm90_grouped::run_with;
+    experts_kernel::sm90_grouped::reject_blocks;
 
 }  // namespace
 
@@ -194,10 +252,25 @@ const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
 }
 
 void run(const Context& context, const ExpertsHiddenArgs& args) {
-  run_with(context, args, false);
+  run_with(context, args, Operands::kScaled);
 }
 
 }  // namespace experts_hidden_kernel::sm90_grouped
+
+namespace experts_hidden_kernel::sm90_many_e4m3 {
+
+const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
+  if (const char* why = reject_half(context, args)) return why;
+  const ExpertImages& images = args.stack.images();
+  return reject_blocks(context, images.gate_up, images.gate_up_codebook, few::kWideColumns, args.x,
+                       args.hidden.dim(0), args.stack.num_ids());
+}
+
+void run(const Context& context, const ExpertsHiddenArgs& args) {
+  run_with(context, args, Operands::kBlocks);
+}
+
+}  // namespace experts_hidden_kernel::sm90_many_e4m3
 
 namespace experts_hidden_kernel::sm90_grouped_e4m3 {
 
@@ -207,7 +280,7 @@ const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
 }
 
 void run(const Context& context, const ExpertsHiddenArgs& args) {
-  run_with(context, args, true);
+  run_with(context, args, Operands::kFolded);
 }
 
 }  // namespace experts_hidden_kernel::sm90_grouped_e4m3
@@ -219,10 +292,25 @@ const char* reject(const Context& context, const ExpertsOutputArgs& args) {
 }
 
 void run(const Context& context, const ExpertsOutputArgs& args) {
-  run_with(context, args, false);
+  run_with(context, args, Operands::kScaled);
 }
 
 }  // namespace experts_output_kernel::sm90_grouped
+
+namespace experts_output_kernel::sm90_many_e4m3 {
+
+const char* reject(const Context& context, const ExpertsOutputArgs& args) {
+  if (const char* why = reject_half(context, args)) return why;
+  const ExpertImages& images = args.stack.images();
+  return reject_blocks(context, images.down, images.down_codebook, few::kMaxColumns, args.hidden,
+                       args.hidden.dim(0), args.stack.num_ids());
+}
+
+void run(const Context& context, const ExpertsOutputArgs& args) {
+  run_with(context, args, Operands::kBlocks);
+}
+
+}  // namespace experts_output_kernel::sm90_many_e4m3
 
 namespace experts_output_kernel::sm90_grouped_e4m3 {
 
@@ -232,7 +320,7 @@ const char* reject(const Context& context, const ExpertsOutputArgs& args) {
 }
 
 void run(const Context& context, const ExpertsOutputArgs& args) {
-  run_with(context, args, true);
+  run_with(context, args, Operands::kFolded);
 }
 
 }  // namespace experts_output_kernel::sm90_grouped_e4m3

@@ -11,18 +11,23 @@ namespace dsv4::experts_kernel::sm90_grouped {
 
 namespace grouped = gemm::grouped;
 using enum ImageScale;
-using enum gemm::ScaledTable;
+
+// How weights become operands.
+//   kTwoBytes, kOneByte   times their scales, in 16 bits (weights/kbit_image_scaled.cuh): what a
+//                         permute finds of a codebook value
+//   kFolded               times their scales, in e4m3 (weights/kbit_image_folded.cuh)
+//   kBlocks               without their scales, in e4m3 (weights/kbit_image_blocks.cuh)
+enum class Decoder : uint8_t { kTwoBytes, kOneByte, kFolded, kBlocks };
+using enum Decoder;
 
 // Launches the products that the parameters name, both or one, on all SMs: the kernel needs its
 // CTAs to run together.
 //
-// K, kScale   of the image
-// kTable      how its codebook is found (weights/kbit_image_scaled.cuh); with kUe8m0, kE4m3 stands
-//             for e4m3 operands (weights/kbit_image_folded.cuh)
+// K, kScale: of the image.
 //
 // Only launch.cu names all of them. A table of them here would compile every kernel in every file
 // that has the definition.
-template <int K, ImageScale kScale, gemm::ScaledTable kTable>
+template <int K, ImageScale kScale, Decoder kDecoder>
 void launch_products(Device& device, const grouped::Params& p);
 
 }  // namespace dsv4::experts_kernel::sm90_grouped

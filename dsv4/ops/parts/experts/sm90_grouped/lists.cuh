@@ -17,11 +17,12 @@
 namespace dsv4::experts_kernel::sm90_grouped {
 
 using gemm::experts::Choices, gemm::experts::kMaxExperts;
-using gemm::grouped::Tile;
+using gemm::grouped::Tile, gemm::grouped::Tiling;
 
 inline constexpr int kListThreads = gemm::experts::kListThreads;
 
 struct Lists {
+  Tiling tiling;
   int experts, ctas;
   int32_t* counts;  // [ctas, experts]
   Tile* tiles;      // [max_tiles]
@@ -40,24 +41,20 @@ struct Split {
   int tiles, pairs,
       columns;  // of a tile, but that the last may have fewer pairs
 
-  __device__ explicit Split(int all) {
-    tiles = (all + gemm::grouped::kMostColumns - 1) / gemm::grouped::kMostColumns;
+  __device__ Split(const Tiling& tiling, int all) {
+    tiles = (all + tiling.most - 1) / tiling.most;
     pairs = tiles == 0 ? 0 : (all + tiles - 1) / tiles;
-    constexpr int kStep = gemm::grouped::kColumnStep;
-    columns = (pairs + kStep - 1) / kStep * kStep;
-  }
-  __device__ int tile_class() const {
-    return (gemm::grouped::kMostColumns - columns) / gemm::grouped::kColumnStep;
+    columns = tiling.columns_of(pairs);
   }
 };
 
-inline int64_t max_tiles(int64_t pairs, int64_t experts) {
-  return std::min(pairs, experts) + pairs / gemm::grouped::kMostColumns;
+inline int64_t max_tiles(const Tiling& tiling, int64_t pairs, int64_t experts) {
+  return std::min(pairs, experts) + pairs / tiling.most;
 }
-// A tile has at most one pair less than the first of its expert, and then up to kColumnStep - 1
-// columns without a pair.
-inline int64_t max_slots(int64_t pairs, int64_t experts) {
-  return pairs + max_tiles(pairs, experts) * gemm::grouped::kColumnStep;
+// A tile has at most one pair less than the first of its expert, and then up to step - 1 columns
+// without a pair.
+inline int64_t max_slots(const Tiling& tiling, int64_t pairs, int64_t experts) {
+  return pairs + max_tiles(tiling, pairs, experts) * tiling.step;
 }
 
 __global__ void __launch_bounds__(kListThreads)
@@ -85,7 +82,7 @@ __device__ inline int first_tile_of(const Split& split, const Choices& in, const
                                     PlaceShared& shared) {
   const int e = static_cast<int>(threadIdx.x);
   const int turn = split.tiles > 0 && in.turn_of != nullptr ? in.turn_of[e] : 0;
-  const int own_class = turn * gemm::grouped::kClasses + split.tile_class();
+  const int own_class = turn * gemm::grouped::kClasses + out.tiling.class_of(split.columns);
   int first = 0, before = 0;
   if (blockIdx.x == 0 && e == 0) out.class_first[0] = 0;
   for (int c = 0; c < out.turns * gemm::grouped::kClasses; ++c) {
@@ -113,7 +110,7 @@ __global__ void __launch_bounds__(kListThreads)
     if (c < cta) before += count;
     all += count;
   }
-  const Split split(in.is_own(e) ? all : 0);
+  const Split split(out.tiling, in.is_own(e) ? all : 0);
   const int slots = split.tiles * split.columns, slots_through = warp_sum_through(slots);
   const int pairs_through = warp_sum_through(all);
   if (e % kWarp == kWarp - 1)
@@ -148,9 +145,8 @@ __global__ void __launch_bounds__(kListThreads)
   const int rank = shared.before[own.expert] +
                    shared.round.counts[threadIdx.x / kWarp][own.expert] + own.before();
   const int pairs = shared.pairs[own.expert], tile = rank / pairs;
-  const int columns = (pairs + gemm::grouped::kColumnStep - 1) / gemm::grouped::kColumnStep *
-                      gemm::grouped::kColumnStep;
-  const int slot = shared.first_slot[own.expert] + tile * columns + rank - tile * pairs;
+  const int slot =
+      shared.first_slot[own.expert] + tile * out.tiling.columns_of(pairs) + rank - tile * pairs;
   out.slot_of[own.index] = slot;
   out.tile_of[own.index] = shared.first_tile[own.expert] + tile;
   if (out.pair_at != nullptr) out.pair_at[slot] = own.index;
