@@ -15,7 +15,8 @@
 //            empty[s]   16                consumer warps of both CTAs           | producers
 //            named 1, 2 128               a consumer warpgroup, around its staging
 //            named 3    256               consumers, around the staging of Q8
-// Registers  232 of consumers (64 of a slab, 64 of a rank, 64 of a tile), 40 of producers
+// Registers  240 of consumers (64 of a slab, 64 of a rank, 64 of a tile; 16 of weights in f16), 24
+//            of producers
 // Smem       five stages of 32 KB, or four of 48 KB (f16); 32 KB of staged sums
 //
 // Order of additions: instructions of a slab ascending, from zero; slabs of a rank ascending, in
