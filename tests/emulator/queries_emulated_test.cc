@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -256,6 +257,87 @@ void check_many(int64_t tokens, int64_t heads, int64_t index_heads) {
 TEST(QueriesEmulated, StoredProductsAreFinishedWithTheSameBits) {
   check_many(12, 3, 4);
   check_many(64, 17, 9);
+}
+
+// Sums of squares of a head, of kTokens tokens, before they are rounded: outputs hide most orders of
+// additions.
+struct HeadSums {
+  static constexpr int kTokens = 8;
+  using Config = query::Config<gemm::Format::kFp8, kTokens>;
+
+  std::vector<float> values;  // [kTokens][kHeadWidth], with the bits of bf16
+
+  // As the fused kernel adds them.
+  std::vector<float> fused() const {
+    query::Params p{};
+    p.groups = 1, p.stages = query::kMinStages, p.format = gemm::Format::kFp8, p.tokens = kTokens;
+    const query::Layout layout(p.format, kTokens, p.groups, p.stages);
+    std::vector<float> sums(kTokens);
+    emulator::launch({.grid = query::kRanks,
+                      .block = query::kConsumers,
+                      .cluster = query::kRanks,
+                      .shared = static_cast<size_t>(layout.bytes)},
+                     [&] { add_in_cluster(p, sums); });
+    return sums;
+  }
+  std::vector<float> apart() const {
+    namespace heads = attention_in_kernel;
+    std::vector<float> sums(kTokens);
+    emulator::launch({.grid = kTokens, .block = kWarp}, [&] {
+      float squares[heads::kLaneColumns];
+      for (int i = 0; i < heads::kLaneColumns; ++i)
+        squares[i] = square(static_cast<int>(threadIdx.x) * heads::kLaneColumns + i,
+                            static_cast<int>(blockIdx.x));
+      const float sum = query::SumOfRanks::of(squares);
+      if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+    });
+    return sums;
+  }
+
+ private:
+  float value(int column, int token) const {
+    return values[static_cast<size_t>(token * query::kHeadWidth + column)];
+  }
+  float square(int column, int token) const {
+    return attention_in_kernel::bf16_step(value(column, token) * value(column, token));
+  }
+  void add_in_cluster(const query::Params& p, std::vector<float>& sums) const {
+    const query::Memory<Config> memory(p);
+    const int thread = static_cast<int>(threadIdx.x), rank = static_cast<int>(blockIdx.x);
+    if (thread == 0) {
+      memory.exchanged().init(1);
+      ptx::fence_mbarrier_init();
+      memory.exchanged().expect_tx(query::kRanks * Config::kSummed * sizeof(float));
+      memory.exchanged().arrive();
+    }
+    __syncthreads();
+    ptx::cluster_arrive_relaxed(), ptx::cluster_wait();
+    query::Products<Config> products;
+    const int first = rank * query::kRows + thread / (query::kConsumers / 2) * gemm::kTileRows;
+    products.for_each(thread,
+                      [&](float& to, int row, int token) { to = value(first + row, token); });
+    query::send_squares(memory, products, rank, thread);
+    memory.exchanged().wait_acquire_cluster(0);
+    if (rank == 0 && thread < kTokens) {  // as normalize_rows()
+      float sum = 0;
+      for (int r = 0; r < query::kRanks; ++r)
+        sum += memory.exchange()[r * Config::kSummed + thread];
+      sums[static_cast<size_t>(thread)] = sum;
+    }
+    ptx::cluster_arrive_relaxed(), ptx::cluster_wait();
+  }
+};
+
+TEST(QueriesEmulated, SquaresAreAddedInOneOrder) {
+  Rng rng(11);
+  for (int i = 0; i < 4; ++i) {
+    HeadSums sums;
+    // Magnitudes of many sizes, so that sums of few squares are rounded, too.
+    for (int v = 0; v < HeadSums::kTokens * query::kHeadWidth; ++v)
+      sums.values.push_back(attention_in_kernel::bf16_step(
+          static_cast<float>(std::ldexp(rng.normal(), -static_cast<int>(rng.below(14))))));
+    EXPECT_EQ(sums.fused(), sums.apart());
+  }
 }
 
 }  // namespace
