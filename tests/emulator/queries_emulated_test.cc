@@ -259,8 +259,8 @@ TEST(QueriesEmulated, StoredProductsAreFinishedWithTheSameBits) {
   check_many(64, 17, 9);
 }
 
-// Sums of squares of a head, of kTokens tokens, before they are rounded: outputs hide most orders of
-// additions.
+// Sums of squares of a head, of kTokens tokens, before they are rounded: outputs hide most orders
+// of additions.
 struct HeadSums {
   static constexpr int kTokens = 8;
   using Config = query::Config<gemm::Format::kFp8, kTokens>;
