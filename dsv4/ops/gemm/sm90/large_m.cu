@@ -12,9 +12,15 @@ int rank_bits_of(const Context& context, const Product& p) {
       .rank_bits;
 }
 
+const char* name_of(Format format) {
+  return format == Format::kFp8    ? "many_gemm fp8"
+         : format == Format::kBf16 ? "many_gemm bf16"
+                                   : "many_gemm f16";
+}
+
 template <class C, class Epilogue>
 void launch_kernel(Device& device, const Params& params) {
-  launch(device, "many_gemm", large_m_kernel<C, Epilogue>,
+  launch(device, name_of(C::kFormat), large_m_kernel<C, Epilogue>,
          {.grid = num_ctas(params, device.info().num_sms),
           .block = kThreads,
           .shared = sizeof(Shared<C>),
