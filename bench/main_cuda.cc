@@ -1,4 +1,4 @@
-// dsv4_bench_cuda [--filter REGEX] [-o FILE]
+// dsv4_bench_cuda [--filter REGEX] [--deterministic] [-o FILE]
 //
 // Times every CUDA implementation of every X_bench.cc in graphs, after the peaks of the GPU, and
 // writes one JSON object: device, peaks, and per implementation and shape the time of a call and
@@ -47,13 +47,13 @@ Json describe(const Device& device, const Roofs& roofs) {
 }
 
 // Moves the tensors to the GPU before timing.
-Json time_entry(Device& device, const Entry& entry, const Roofs& roofs) {
+Json time_entry(const Context& context, const Entry& entry, const Roofs& roofs) {
+  Device& device = *context.device;
   const size_t slash = entry.name.find('/');
   Json result{{"op", entry.name.substr(0, slash)},
               {"impl", entry.impl},
               {"shape", entry.name.substr(slash + 1)}};
   const auto session = entry.open();
-  const Context context{.device = &device};
   if (const char* reason = session->reject(context)) {
     result["skipped"] = reason;
     return result;
@@ -92,11 +92,13 @@ void print(const Json& result) {
              result["percent_copy"].get<double>(), result.value("percent_matrix", 0.0));
 }
 
-Json run_all(Device& device, const std::string& filter_text) {
+Json run_all(const Context& context, const std::string& filter_text) {
+  Device& device = *context.device;
   const std::regex filter(filter_text);
   const Roofs roofs = make_device_probe(device)->measure_roofs();
   Json report = describe(device, roofs);
   if (!filter_text.empty()) report["filter"] = filter_text;
+  if (context.need_batch_invariant) report["deterministic"] = true;
   fmt::print(stderr, "{}: copy {:.0f} GB/s, bf16 matrix {:.0f} TFLOP/s\n", device.info().name,
              roofs.copy_bytes_per_s * 1e-9, roofs.matrix_flops_per_s * 1e-12);
   Json& results = report["results"] = Json::array();
@@ -104,7 +106,7 @@ Json run_all(Device& device, const std::string& filter_text) {
     if (entry.arch == Arch::kCpu) continue;
     if (!std::regex_search(entry.name + "/" + std::string(entry.impl), filter)) continue;
     try {
-      results.push_back(time_entry(device, entry, roofs));
+      results.push_back(time_entry(context, entry, roofs));
     } catch (const Error& error) {
       // After a failed kernel no further call can run; earlier measurements remain valid.
       results.push_back(
@@ -138,10 +140,14 @@ int main(int argc, char** argv) try {
   std::string filter, out;
   app.add_option("--filter", filter,
                  "Only op/shape/implementation names that match this regular expression");
+  bool deterministic = false;
+  app.add_flag("--deterministic", deterministic,
+               "Calls whose bits must not depend on the batch, as with the engine's option");
   app.add_option("-o,--out", out, "JSON file (default: stdout)");
   CLI11_PARSE(app, argc, argv);
   dsv4::Device device(0);
-  const std::string text = dsv4::bench::run_all(device, filter).dump(1) + "\n";
+  const dsv4::Context context{.need_batch_invariant = deterministic, .device = &device};
+  const std::string text = dsv4::bench::run_all(context, filter).dump(1) + "\n";
   if (out.empty()) {
     fmt::print("{}", text);
   } else {

@@ -101,7 +101,7 @@ TEST(FinishHeadsEmulated, AgreesWithOracle) {
                                    .block = kernel::kHeadWarps * kWarp,
                                    .pdl = true,
                                    .resident = 2},
-                                  [&] { kernel::finish_heads_kernel(p); }},
+                                  [&] { kernel::finish_heads_kernel<kernel::SumOfLanes>(p); }},
                                  emulator::touching({q})},
                                 static_cast<uint64_t>(i));
       },

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
+#include "dsv4/ops/gemm/sm90/large_m/call.cuh"
+#include "dsv4/ops/model/moe/sm90_few/many.cuh"
 #include "dsv4/ops/oracle.h"
 #include "dsv4/ops/parts/experts/experts_case.h"
 #include "dsv4/ops/parts/linear/linear_case.h"
@@ -72,6 +75,54 @@ TEST(MoeFewEmulated, BitPlanes) {
 TEST(MoeFewEmulated, Hash) {
   check({.t = 2, .d = 128, .inner = 128, .e = 40, .k = 6, .choice = Choice::kHash32});
   check({.t = 21, .d = 128, .inner = 256, .e = 40, .k = 6, .choice = Choice::kHash64});
+}
+
+// Products of many tokens and SwiGLU in launches of their own have the bits of the first kernel.
+TEST(MoeFewEmulated, ManyTokensHaveTheBitsOfFew) {
+  namespace large = gemm::large_m;
+  constexpr int kSms = 4;
+  const test::MoeCase c({.t = 50, .d = 640, .inner = 384, .e = 70, .k = 3, .num_sms = kSms});
+  const few::Intermediates& temporaries = c.temporaries;
+  const int64_t t = c.args.x.dim(0), d = c.args.x.dim(1), inner = temporaries.hidden.dim(1);
+  const auto bits = [&] {
+    std::vector<std::byte> all;
+    for (const TensorView& view : {temporaries.hidden, temporaries.logits})
+      all.insert(all.end(), view.data, view.data + view.bytes());
+    return all;
+  };
+  emulator::launch_stream({test::moe_inputs(c, temporaries, kSms)}, 1);
+  const std::vector<std::byte> want = bits();
+  std::fill_n(temporaries.hidden.data, temporaries.hidden.bytes(), std::byte{0xee});
+  std::fill_n(temporaries.logits.data, temporaries.logits.bytes(), std::byte{0xee});
+  const Buffer gate_up(DType::kBF16, {t, 2 * inner});
+  few::InputTargets targets(c.args, temporaries);
+  const gemm::TwoFormats formats = few::formats_of_inputs(c.args, targets, kSms);
+  targets.all[0].out = gate_up.view().slice(1, 0, inner);
+  targets.all[1].out = gate_up.view().slice(1, inner, 2 * inner);
+  const auto product = [&](auto config, const gemm::Activations& in, const gemm::Split& split) {
+    using C = decltype(config);
+    const large::Params params = large::make_target_params(targets.all, C::kFormat, in, d,
+                                                           split.rank_bits, test::emulated_map);
+    return emulator::Kernel{{.grid = large::num_ctas(params, kSms),
+                             .block = large::kThreads,
+                             .cluster = large::kCtas,
+                             .shared = sizeof(large::Shared<C>),
+                             .pdl = true},
+                            [params] { large::large_m_kernel<C, large::StoreSums>(params); }};
+  };
+  const few::HiddenParams hidden{.gate_up = gate_up.view().as<bf16>(),
+                                 .hidden = temporaries.hidden.as<bf16>(),
+                                 .hidden_stride = temporaries.hidden.row_stride(),
+                                 .inner = static_cast<int>(inner),
+                                 .limit = c.args.swiglu_limit};
+  ASSERT_GT(hidden.limit, 0);
+  emulator::launch_stream(
+      {product(large::Config<gemm::Format::kFp8>{}, c.x, formats.split.q8),
+       product(large::Config<gemm::Format::kBf16>{}, {.x = c.args.x}, formats.split.bf16),
+       {{.grid = static_cast<int>(t), .block = few::kHiddenThreads, .pdl = true, .resident = 2},
+        [hidden] { few::hidden_kernel(hidden); }}},
+      2);
+  EXPECT_TRUE(bits() == want);
 }
 
 }  // namespace

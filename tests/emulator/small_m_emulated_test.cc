@@ -30,37 +30,8 @@ using gemm::Format;
 using test::Arena;
 using test::make_map;
 using test::product_kernel;
-
-struct Scene {
-  int64_t t, n, k;
-  Format format = Format::kFp8;
-  int64_t groups = 1;
-  int num_sms = 2;
-  bool quantize = false, f32_scale = false, f32_out = false;
-};
-
-gemm::Product random_product(Arena& arena, Rng& rng, const Scene& s) {
-  const bool kbit = gemm::bits_of(s.format) > 0;
-  const bool codes =
-      (s.format == Format::kFp8 || kbit) && !gemm::converts_to_f16(s.format) && !s.quantize;
-  const test::StoredAs stored =
-      kbit ? test::StoredAs{WeightFormat::kKbit, gemm::bits_of(s.format), true}
-           : test::StoredAs{s.format == Format::kBf16 ? WeightFormat::kBF16
-                                                      : WeightFormat::kFp8Block};
-  const WeightView weight = test::random_weight(arena, rng, stored, s.groups * s.n, s.k,
-                                                s.f32_scale ? DType::kF32 : DType::kE8M0);
-  const LinearArgs args = test::random_linear(arena, rng,
-                                              {.t = s.t,
-                                               .x = codes ? DType::kE4M3 : DType::kBF16,
-                                               .out = s.f32_out ? DType::kF32 : DType::kBF16,
-                                               .groups = s.groups,
-                                               .quantize_x = s.quantize},
-                                              weight);
-  return {.in = {.x = args.x, .x_scale = args.x_scale, .quantize = s.quantize},
-          .weight = weight,
-          .out = args.out,
-          .groups = s.groups};
-}
+using test::random_product;
+using Scene = test::ProductScene;
 
 LinearArgs linear_args(const gemm::Product& p) {
   return {.x = p.in.x,

@@ -138,6 +138,7 @@ void run(const Context& context, const ConstTensorView& x, const Activations& qu
          std::span<const Target> targets) {
   Device& device = *context.device;
   if (x.dim(0) == 0 || device.is_dry_run()) return;
+  if (large_m::takes(context, x, targets)) return large_m::run(context, x, quantized, targets);
   const TwoFormats formats(targets, x.dim(0), x.dim(1), device.info().num_sms, 0,
                            context.need_batch_invariant);
   const TwoFormatParams params =

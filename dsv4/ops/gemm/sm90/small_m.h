@@ -64,4 +64,12 @@ const char* reject_kbit(const Context& context, const ConstTensorView& x,
 void run(const Context& context, const ConstTensorView& x, const Activations& quantized,
          std::span<const Target> targets);
 
+// run() hands many tokens whose bits must not depend on the batch to this (large_m.h): FP8 and BF16
+// targets in two launches. quantized: stored codes.
+namespace large_m {
+bool takes(const Context& context, const ConstTensorView& x, std::span<const Target> targets);
+void run(const Context& context, const ConstTensorView& x, const Activations& quantized,
+         std::span<const Target> targets);
+}  // namespace large_m
+
 }  // namespace dsv4::gemm

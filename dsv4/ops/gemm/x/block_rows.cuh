@@ -63,10 +63,10 @@ __device__ void clear_blocks(unsigned char* x, int groups, int thread) {
 template <class C, int kThreads>
 __device__ void load_blocks(unsigned char* x, int groups, const uint8_t* from, int64_t stride,
                             int tokens, int thread) {
-  constexpr int kRuns = kScaleColumns / 8;
+  constexpr int kPerGroup = kScaleColumns / 8;
   for (int token = 0; token < tokens; ++token, from += stride) {
-    for (int i = thread; i < groups * kRuns; i += kThreads)
-      store_blocks<C::kBits>(x + i / kRuns * C::kXBytes, token, i % kRuns,
+    for (int i = thread; i < groups * kPerGroup; i += kThreads)
+      store_blocks<C::kBits>(x + i / kPerGroup * C::kXBytes, token, i % kPerGroup,
                              reinterpret_cast<const uint2*>(from)[i]);
   }
 }

@@ -1,5 +1,6 @@
-// The kernel of heads.h: a CTA has some heads of a token and computes the token's rotations once; a
-// warp has a head, a lane 16 of its columns.
+// The kernel of finish_heads_cuda() (queries.h): a CTA has some heads of a token and computes the
+// token's rotations once, or loads them; a warp has a head, a lane 16 of its columns. Whoever calls
+// it says in which order squares are added.
 
 #pragma once
 
@@ -20,20 +21,39 @@ struct HeadParams {
   const int32_t* positions;
   const float* freqs;
   float eps;
+  const float2* rotations = nullptr;  // [t, kHeadPairs] cos and sin; null: computed here
+};
+
+// Columns of a lane in order, then a butterfly over the lanes.
+struct SumOfLanes {
+  static __device__ float of(const float (&squares)[kLaneColumns]) {
+    float sum = 0;
+#pragma unroll
+    for (const float square : squares) sum += square;
+    return warp_sum(sum);
+  }
 };
 
 // RMS0_bf16 of docs/spec/dsv4.md 0.4.
-__device__ inline void normalize_head(float (&x)[kLaneColumns], float eps) {
-  float sum = 0;
+template <class Sum>
+__device__ void normalize_head(float (&x)[kLaneColumns], float eps) {
+  float squares[kLaneColumns];
 #pragma unroll
-  for (int i = 0; i < kLaneColumns; ++i) sum += bf16_step(x[i] * x[i]);
-  const float mean = bf16_step(warp_sum(sum) / static_cast<float>(kHeadWidth));
+  for (int i = 0; i < kLaneColumns; ++i) squares[i] = bf16_step(x[i] * x[i]);
+  const float mean = bf16_step(Sum::of(squares) / static_cast<float>(kHeadWidth));
   const float root = bf16_step(1.f / sqrtf(bf16_step(mean + eps)));
 #pragma unroll
   for (int i = 0; i < kLaneColumns; ++i) x[i] = bf16_step(x[i] * root);
 }
 
+__device__ inline float2 rotation_of_token(const HeadParams& p, int pair) {
+  const int64_t token = blockIdx.x;
+  if (p.rotations != nullptr) return p.rotations[token * kHeadPairs + pair];
+  return rotation_of(static_cast<float>(p.positions[token]), p.freqs[pair], false);
+}
+
 // grid: [t, heads / kHeadsOfCta]
+template <class Sum>
 __global__ void __launch_bounds__(kHeadWarps* kWarp) finish_heads_kernel(HeadParams p) {
   ptx::pdl_start();
   __shared__ float2 rotation[kHeadPairs];
@@ -50,17 +70,14 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp) finish_heads_kernel(HeadPar
       load<8>(token + head * kHeadWidth + 8, x[i] + 8);
     }
   }
-  if (warp == 0) {
-    const auto position = static_cast<float>(p.positions[blockIdx.x]);
-    rotation[lane] = rotation_of(position, p.freqs[lane], false);
-  }
+  if (warp == 0) rotation[lane] = rotation_of_token(p, lane);
   __syncthreads();
   const int rotated = lane * kLaneColumns - (kHeadWidth - 2 * kHeadPairs);  // of those, the first
 #pragma unroll
   for (int i = 0; i < kHeadsOfWarp; ++i) {
     const int head = first + i * kHeadWarps;
     if (head >= p.heads) continue;
-    normalize_head(x[i], p.eps);
+    normalize_head<Sum>(x[i], p.eps);
     if (rotated >= 0) {
 #pragma unroll
       for (int j = 0; j < kLaneColumns; j += 2) {

@@ -17,7 +17,7 @@ const char* finish_heads_cuda_reject(const Context& context, const AttentionInAr
 }
 
 void finish_heads_cuda(const Context& context, const AttentionInArgs& args) {
-  launch(*context.device, "finish_heads", kernel::finish_heads_kernel,
+  launch(*context.device, "finish_heads", kernel::finish_heads_kernel<kernel::SumOfLanes>,
          {.grid = args.q.dim(0),
           .block = kernel::kHeadWarps * kWarp,
           .grid_y = ceil_div(args.q.dim(1), kernel::kHeadsOfCta),

@@ -1,6 +1,9 @@
 #include "dsv4/ops/model/attention_out/attention_out.h"
 
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/model/attention_out/attention_out_case.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
@@ -36,9 +39,9 @@ AttentionOutArgs one_token(const AttentionOutArgs& a, int64_t i) {
 // skipped rounding of u to Q8 changes every term by about 1/40 and the cosine by more than 1e-4; a
 // skipped rounding to bf16 changes most Q8 codes not at all and shows in the exact mode only.
 void check_out(const Shape& shape, const test::StoredAs& wo_a, const test::StoredAs& wo_b,
-               Numerics numerics) {
+               Numerics numerics, bool invariant = false) {
   Arena arena;
-  const Context context{.numerics = numerics};
+  const Context context{.numerics = numerics, .need_batch_invariant = invariant};
   const AttentionOutArgs args = make_args(arena, shape, wo_a, wo_b, activation_dtype(context));
   const test::Tolerance tolerance =
       numerics == Numerics::kExact ? test::Tolerance{.ulps = 4, .rel = 4e-6}
@@ -69,6 +72,32 @@ TEST(AttentionOut, AgreesWithOracle) {
     check_out({3, 8, 64, 1, 128, 96}, kFp8, kBf16, numerics);
   }
 }
+
+// A token alone has the bits that it has among more than a launch of few tokens has: sums of one
+// rank and of four, ragged tiles, o in f16 for some of the tokens at a time.
+TEST(AttentionOut, ManyTokensHaveTheBitsOfEachAlone) {
+  check_out({65, 4, 64, 2, 128, 192}, kFp8, kFp8, Numerics::kOfficial, true);
+  check_out({150, 8, 320, 2, 768, 200}, kFp8, kFp8, Numerics::kOfficial, true);
+  check_out({1030, 2, 64, 1, 128, 72}, kFp8, kFp8, Numerics::kOfficial, true);
+}
+
+#if DSV4_CUDA
+// o of at most 1,024 tokens in f16 at a time, beside u.
+TEST(AttentionOut, DryRunOfMany) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
+  const Context context{.need_batch_invariant = true, .device = hopper.get()};
+  const auto bytes_of = [&](int64_t t) {
+    Arena arena;
+    const AttentionOutArgs args =
+        make_args(arena, {t, 2, 64, 1, 128, 72}, kFp8, kFp8, DType::kBF16);
+    EXPECT_EQ(choose(attention_out, context, args).name, "sm90_few");
+    return workspace_bytes(attention_out, context, args);
+  };
+  const int64_t u = 128 + 1;  // bytes of a token
+  EXPECT_GE(bytes_of(1024), 1024 * (2 * 128 + u));
+  EXPECT_LT(bytes_of(2000), 1024 * 2 * 128 + 2000 * u + 4096);
+}
+#endif
 
 TEST(AttentionOut, ReportsErrors) {
   Arena arena;

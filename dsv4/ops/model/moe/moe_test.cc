@@ -49,8 +49,8 @@ void check_case(const std::string& name, const Context& context, Case& c,
 }
 
 void check_moe(const Shape& shape, const StoredAs& stored, const StoredAs& shared,
-               Numerics numerics) {
-  const Context context{.numerics = numerics};
+               Numerics numerics, bool invariant = false) {
+  const Context context{.numerics = numerics, .need_batch_invariant = invariant};
   Case c;
   fill_case(c, shape, stored, shared, activation_dtype(context));
   check_case(fmt::format("moe {} t={} e={} k={} {}", name(stored), shape.t, shape.e, shape.k,
@@ -78,6 +78,15 @@ void check_few_tokens(const Shape& shape) {
 // For sm90_few: tiles of 8, 16 and 32 tokens, and more than one of them.
 TEST(Moe, FewTokens) {
   for (const int64_t t : {1, 2, 8, 9, 33, 48, 63, 64, 65}) check_few_tokens({t, 384, 20, 6, 64});
+}
+
+// More tokens than launches of few tokens have, with sums of one rank and of four.
+TEST(Moe, ManyTokensHaveTheBitsOfEachAlone) {
+  for (const int64_t d : {384, 1152})
+    check_moe({150, d, 20, 6, 64}, {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block},
+              Numerics::kOfficial, true);
+  check_moe({131, 256, 6, 2, 1280}, {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block},
+            Numerics::kOfficial, true);
 }
 
 // 1, 2, 4 and 8 ranks; 8 and 12 experts a lane.
@@ -164,6 +173,20 @@ TEST(Moe, DryRunOfFused) {
     Case planes;
     fill_images(planes, {t, 512, 20, 6, 128}, 3, 3, kKbit5);
     EXPECT_EQ(choose(moe, context, planes.args).name, t == 1 ? "sm90_fused" : "sm90_few") << t;
+  }
+}
+#endif
+
+#if DSV4_CUDA
+// Temporaries of many tokens: gate and up of the shared expert.
+TEST(Moe, DryRunOfMany) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
+  const Context context{.need_batch_invariant = true, .device = hopper.get()};
+  for (const int64_t t : {65, 129, 300}) {
+    Case c;
+    fill_images(c, {t, 384, 20, 6, 128}, 3, 3);
+    EXPECT_EQ(choose(moe, context, c.args).name, "sm90_few") << t;
+    EXPECT_GT(workspace_bytes(moe, context, c.args), t * 2 * (3 * 256)) << t;
   }
 }
 #endif

@@ -6,6 +6,9 @@
 
 namespace dsv4::linear_kernel {
 
+// More than 64 tokens under kOfficial where bits must not depend on the batch, FP8 weights times
+// codes and BF16 times bf16, on Hopper: the bits of sm90_few (gemm/sm90/large_m).
+DSV4_IMPL(LinearArgs, sm90_many)
 // Up to 64 tokens under kOfficial, FP8 and BF16 weights, on Hopper (gemm/sm90/small_m); Q8 of x in
 // the same kernel for up to 4 tokens. FP8 products are added as by cublaslt_fp8.
 DSV4_IMPL(LinearArgs, sm90_few)
@@ -63,6 +66,7 @@ constexpr double kLtBf16Rounding = 0x1p-20, kLtFp8Rounding = 0x1p-12;
 
 constexpr Impl<LinearArgs> kLinear[] = {
 #if DSV4_CUDA
+    {"sm90_many", Arch::kSm90, true, sm90_many::reject, sm90_many::run, kLtFp8Rounding},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, kLtFp8Rounding},
     {"cuda_kbit", Arch::kCuda, true, cuda_kbit::reject, cuda_kbit::run, cuda_kbit::rounding},
     {"sm90_few_kbit", Arch::kSm90, true, sm90_few_kbit::reject, sm90_few_kbit::run, kLtFp8Rounding},

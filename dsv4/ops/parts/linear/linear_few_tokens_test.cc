@@ -5,6 +5,9 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/parts/linear/linear.h"
 #include "dsv4/ops/parts/linear/linear_check_test.h"
 
@@ -28,21 +31,24 @@ struct Scene {
   bool invariant = false;
 };
 
-// change: of the arguments, before the oracle sees them.
-void check(const Scene& s, const std::function<void(LinearArgs&)>& change = {}) {
-  Arena arena;
+LinearArgs random_args(Arena& arena, const Scene& s) {
   Rng rng(static_cast<uint64_t>(s.t * 1000003 + s.n * 1009 + s.k));
   const test::StoredAs stored = s.format == WeightFormat::kKbit
                                     ? test::StoredAs{s.format, s.bits, true}
                                     : test::StoredAs{s.format};
-  LinearArgs args =
-      test::random_linear(arena, rng,
-                          {.t = s.t,
-                           .x = s.x == X::kCodes ? DType::kE4M3 : DType::kBF16,
-                           .out = s.out,
-                           .groups = s.groups,
-                           .quantize_x = s.x == X::kQuantized},
-                          test::random_weight(arena, rng, stored, s.groups * s.n, s.k, s.scale));
+  return test::random_linear(arena, rng,
+                             {.t = s.t,
+                              .x = s.x == X::kCodes ? DType::kE4M3 : DType::kBF16,
+                              .out = s.out,
+                              .groups = s.groups,
+                              .quantize_x = s.x == X::kQuantized},
+                             test::random_weight(arena, rng, stored, s.groups * s.n, s.k, s.scale));
+}
+
+// change: of the arguments, before the oracle sees them.
+void check(const Scene& s, const std::function<void(LinearArgs&)>& change = {}) {
+  Arena arena;
+  LinearArgs args = random_args(arena, s);
   if (change) change(args);
   test::check_linear(arena, args, fmt::format("{} x {}", name(s.format), static_cast<int>(s.x)),
                      {.need_batch_invariant = s.invariant});
@@ -120,10 +126,68 @@ TEST(LinearFewTokens, ManyTilesOfACluster) {
   check({.t = 47, .n = 64 * 150, .k = 4096});
 }
 
-// Where bits must not depend on the batch, sm90_few takes all batches.
+// Where bits must not depend on the batch, sm90_few takes all batches, and sm90_many large ones.
 TEST(LinearFewTokens, InvariantBatches) {
   for (const X x : {X::kCodes, X::kBf16})
     check({.t = 70, .n = 100, .k = 256, .x = x, .invariant = true});
+  check({.t = 131,
+         .n = 72,
+         .k = 1160,
+         .format = WeightFormat::kBF16,
+         .x = X::kBf16,
+         .out = DType::kF32,
+         .invariant = true});
+  check({.t = 90, .n = 128, .k = 384, .groups = 3, .scale = DType::kF32, .invariant = true});
+}
+
+#if DSV4_CUDA
+TEST(LinearFewTokens, DryRunOfMany) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
+  const auto chosen = [&](const Scene& s) {
+    Arena arena;
+    const Context context{.need_batch_invariant = s.invariant, .device = hopper.get()};
+    return choose(linear, context, random_args(arena, s)).name;
+  };
+  Scene s{.t = 65, .n = 128, .k = 256, .invariant = true};
+  EXPECT_EQ(chosen(s), "sm90_many");
+  s.t = 64;
+  EXPECT_EQ(chosen(s), "sm90_few");
+  s.t = 65, s.invariant = false;
+  EXPECT_NE(chosen(s), "sm90_many");
+  s.x = X::kBf16, s.format = WeightFormat::kBF16, s.invariant = true;
+  EXPECT_EQ(chosen(s), "sm90_many");
+}
+#endif
+
+// One, four and eight ranks; several tiles of a cluster of either order; rows and tokens that end
+// inside a tile.
+TEST(LinearFewTokens, ManyTokensHaveTheBitsOfFew) {
+  if (test::gpu_capability().major != 9) GTEST_SKIP() << "for Hopper";
+  const auto expect_equal = [](const Scene& s) {
+    Arena arena;
+    const LinearArgs args = random_args(arena, s);
+    arena.freeze();
+    const auto bits_of = [&](std::string_view impl) {
+      arena.prepare();
+      linear({.need_batch_invariant = true, .force_impl = impl, .device = test::gpu()}, args);
+      test::wait(*test::gpu());
+      arena.verify();
+      return arena.written();
+    };
+    EXPECT_TRUE(bits_of("sm90_many") == bits_of("sm90_few"))
+        << fmt::format("t={} n={} k={} {}", s.t, s.n, s.k, name(s.format));
+  };
+  for (const int64_t k : {128, 1024, 1152, 4096, 4224, 8192}) {
+    for (const DType out : {DType::kBF16, DType::kF32}) {
+      expect_equal({.t = 65, .n = 130, .k = k, .out = out});
+      expect_equal({.t = 300, .n = 4096, .k = k, .out = out});
+      expect_equal(
+          {.t = 300, .n = 700, .k = k, .format = WeightFormat::kBF16, .x = X::kBf16, .out = out});
+    }
+  }
+  expect_equal({.t = 4096, .n = 1024, .k = 4096});
+  expect_equal({.t = 500, .n = 32768, .k = 1024});
+  expect_equal({.t = 200, .n = 256, .k = 1280, .groups = 4, .scale = DType::kF32});
 }
 
 // An activation that is NaN makes its outputs NaN, and no others.

@@ -13,9 +13,9 @@ namespace {
 
 using test::Arena;
 
-const test::TestedElsewhere kElsewhere{"sm90_few",     "sm90_few_kbit",        "cublaslt",
-                                       "cublaslt_fp8", "cublaslt_dequantized", "cublaslt_any",
-                                       "parts"};
+const test::TestedElsewhere kElsewhere{"sm90_many",    "sm90_few",     "sm90_few_kbit",
+                                       "cublaslt",     "cublaslt_fp8", "cublaslt_dequantized",
+                                       "cublaslt_any", "parts"};
 
 // kRandom: nf, bnf or an asymmetric one.
 enum class Book { kRandom, kE4M3, kLarge, kSmall };

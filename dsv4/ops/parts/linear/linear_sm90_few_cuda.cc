@@ -1,6 +1,7 @@
 // The implementations sm90_few and sm90_few_kbit of linear.h: few tokens, each weight read once
-// (gemm/sm90).
+// (gemm/sm90); and sm90_many, which gives many tokens the bits of sm90_few.
 
+#include "dsv4/ops/gemm/sm90/large_m.h"
 #include "dsv4/ops/gemm/sm90/plan.h"
 #include "dsv4/ops/gemm/sm90/small_m.h"
 #include "dsv4/ops/parts/linear/linear.h"
@@ -65,5 +66,20 @@ void run(const Context& context, const LinearArgs& args) {
 }
 
 }  // namespace sm90_few_kbit
+
+namespace sm90_many {
+
+const char* reject(const Context& context, const LinearArgs& args) {
+  if (const char* why = reject_f16(args)) return why;
+  if (!gemm::large_m::takes(context, args.x.dim(0), gemm::large_m::kFewTokens))
+    return "for more than 64 tokens where bits must not depend on the batch";
+  return gemm::large_m::reject(context, product_of(args));
+}
+
+void run(const Context& context, const LinearArgs& args) {
+  gemm::large_m::run(context, product_of(args));
+}
+
+}  // namespace sm90_many
 
 }  // namespace dsv4::linear_kernel

@@ -15,7 +15,8 @@ using test::tokens;
 
 // Shapes of whole scale blocks are in linear_cublaslt_test.cc.
 const test::TestedElsewhere kElsewhere{"cublaslt",     "cublaslt_fp8", "cublaslt_dequantized",
-                                       "cublaslt_any", "parts",        "sm90_few_kbit"};
+                                       "cublaslt_any", "parts",        "sm90_few_kbit",
+                                       "sm90_many"};
 
 struct Shape {
   int64_t t, n, k;

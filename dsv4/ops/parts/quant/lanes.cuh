@@ -46,4 +46,24 @@ __device__ void hadamard_in_lanes(float (&v)[kPer], int lanes, int lane) {
   }
 }
 
+// S4 of hadamard() of a row, which has kWarp * kPer elements; the transform is rounded to bf16
+// before S4. factor: of the transform; group: of S4, a multiple of kPer. All lanes of the warp.
+template <int kPer>
+__device__ void hadamard_s4_in_lanes(float (&v)[kPer], float factor, int group, int lane) {
+  hadamard_in_lanes(v, kWarp, lane);
+  float largest = 0;
+#pragma unroll
+  for (float& value : v) {
+    value = to_float(from_float<bf16>(value * factor));
+    largest = fmaxf(largest, fabsf(value));
+  }
+#pragma unroll
+  for (int step = 1; step < group / kPer; step *= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+  const uint8_t code = S4::scale(largest);
+  const float scale = ue8m0_to_f32(code), inverse = inverse_scale(code);
+#pragma unroll
+  for (float& value : v) value = S4::round(scaled_for_code(value, inverse)) * scale;
+}
+
 }  // namespace dsv4

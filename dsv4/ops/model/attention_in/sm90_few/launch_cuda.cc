@@ -1,7 +1,7 @@
 // attention_in for few tokens: all products of x in one launch (gemm/sm90), everything else in
-// another (query.h). Where bits must not depend on the batch, any number of tokens: the queries in
-// several launches of query.h, rows of more than 64 tokens by their ops. Weights that query.h does
-// not take have their queries by ops for any number.
+// another (query.h). Where bits must not depend on the batch, any number of tokens: the queries of
+// more than 64 as finish_many() has them, their rows by their ops. Weights that query.h does not
+// take have their queries by ops for any number.
 
 #include "dsv4/ops/gemm/sm90/plan.h"
 #include "dsv4/ops/gemm/sm90/small_m.h"
@@ -83,7 +83,11 @@ void run(const Context& given, const AttentionInArgs& args) {
   const bool at_once = append_rows_reject(context, args) == nullptr;
   const bool fused = finish_few_reject(context, args) == nullptr;
   if (fused && at_once && appends_rows(args)) return finish_few(context, args, c, &products.append);
-  fused ? finish_few(context, args, c, nullptr) : make_queries(context, args, c);
+  if (fused && takes_many(context, args)) {
+    finish_many(context, args, c);
+  } else {
+    fused ? finish_few(context, args, c, nullptr) : make_queries(context, args, c);
+  }
   at_once ? append_rows(context, args, products.append)
           : append_by_ops(context, args, products.append);
 }

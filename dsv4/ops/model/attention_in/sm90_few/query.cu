@@ -6,6 +6,17 @@
 #include "dsv4/device/pack.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/query_kernel.cuh"
 
+namespace dsv4::attention_in_kernel::query {
+
+void normalize(Device& device, const AttentionInArgs& args, const ConstTensorView& latent,
+               const StoredLatents& to) {
+  const NormalizeParams params = normalize_params(args, latent, to);
+  launch(device, "normalize_latents", normalize_kernel,
+         {.grid = latent.dim(0), .block = normalize_threads(params.groups), .pdl = true}, params);
+}
+
+}  // namespace dsv4::attention_in_kernel::query
+
 namespace dsv4 {
 
 namespace kernel = attention_in_kernel::query;
@@ -36,14 +47,6 @@ bool has_many_latents(const Context& context, const AttentionInArgs& args) {
 // Tokens of a launch.
 int64_t most_tokens(const AttentionInArgs& args) {
   return args.weights.wq_b.format == WeightFormat::kKbit ? gemm::kKbitTokens : gemm::kMaxTokens;
-}
-
-void normalize(Device& device, const AttentionInArgs& args, const ConstTensorView& latent,
-               const kernel::StoredLatents& to) {
-  const kernel::NormalizeParams params = kernel::normalize_params(args, latent, to);
-  launch(device, "normalize_latents", kernel::normalize_kernel,
-         {.grid = latent.dim(0), .block = kernel::normalize_threads(params.groups), .pdl = true},
-         params);
 }
 
 // Calls body(kernel) of an instance.
@@ -109,7 +112,7 @@ void finish_block(Device& device, const Context& context, const AttentionInArgs&
                                          [&](DType dtype, std::initializer_list<int64_t> shape) {
                                            return device.workspace().take(dtype, shape);
                                          });
-    normalize(device, args, latent, stored);
+    kernel::normalize(device, args, latent, stored);
   }
   if (device.is_dry_run()) return;
   kernel::Params params = kernel::make_params(args, latent, rows, make_tma_map);

@@ -24,4 +24,11 @@ bool appends_rows(const AttentionInArgs& args);
 void finish_few(const Context& context, const AttentionInArgs& args, const ConstTensorView& latent,
                 const AppendInputs* rows);
 
+// Queries of many tokens with the bits of finish_few() (query_many.cu): the product of all latents
+// by gemm/sm90/large_m, and what follows it in launches of its own (query_finish.cuh).
+// takes_many(): whether it takes what finish_few_reject() has taken.
+bool takes_many(const Context& context, const AttentionInArgs& args);
+void finish_many(const Context& context, const AttentionInArgs& args,
+                 const ConstTensorView& latent);
+
 }  // namespace dsv4

@@ -158,21 +158,9 @@ __device__ void finish_index_head(const Params& p, const Memory<C>& memory, Prod
   sync_consumers();
   const int lane = thread % kWarp;
   for (int token = thread / kWarp; token < p.tokens; token += kConsumerWarps) {
-    float v[kPer], largest = 0;
+    float v[kPer];
     load<kPer>(rows + token * kPitch + lane * kPer, v);
-    hadamard_in_lanes(v, kWarp, lane);
-#pragma unroll
-    for (float& value : v) {
-      value = bf16_step(value * p.index_factor);
-      largest = fmaxf(largest, fabsf(value));
-    }
-#pragma unroll
-    for (int step = 1; step < IndexLayoutFp4::kGroup / kPer; step *= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-    const uint8_t code = S4::scale(largest);
-    const float scale = ue8m0_to_f32(code), inverse = inverse_scale(code);
-#pragma unroll
-    for (float& value : v) value = S4::round(scaled_for_code(value, inverse)) * scale;
+    hadamard_s4_in_lanes(v, p.index_factor, IndexLayoutFp4::kGroup, lane);
     store<kPer>(p.index_out + (int64_t{token} * p.index.heads + head) * kIndexWidth + lane * kPer,
                 v);
   }

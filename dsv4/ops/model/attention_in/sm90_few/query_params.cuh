@@ -166,6 +166,11 @@ Weight make_weight(const WeightView& weight, int heads, const MakeMap& make_map)
   return w;
 }
 
+// The factor of the Hadamard transform.
+inline float index_factor() {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(kIndexWidth)));
+}
+
 // Latents that every CTA normalizes and quantizes itself. rows: null where they are not appended.
 template <class MakeMap>
 Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
@@ -179,7 +184,7 @@ Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
            .code_values = nullptr,
            .code_scales = nullptr,
            .norm_eps = args.norm_eps,
-           .index_factor = static_cast<float>(1 / std::sqrt(static_cast<double>(kIndexWidth))),
+           .index_factor = index_factor(),
            .positions = args.positions.as<int32_t>(),
            .freqs = args.freqs.as<float>(),
            .rotations = nullptr,
@@ -226,6 +231,9 @@ StoredLatents make_stored_latents(gemm::Format format, int64_t t, int64_t k, con
   if (stores_rotations(format, t)) latents.rotations = make(DType::kF32, {t, 2 * kPairs});
   return latents;
 }
+// Normalizes latents and stores them as `to` has places. In query.cu.
+void normalize(Device& device, const AttentionInArgs& args, const ConstTensorView& latent,
+               const StoredLatents& to);
 template <class MakeMap>
 void use_stored(Params& p, const StoredLatents& latents, const MakeMap& make_map) {
   p.latent = nullptr;

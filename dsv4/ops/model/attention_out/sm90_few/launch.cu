@@ -1,5 +1,6 @@
 // Two launches: u = o wo_a^T as Q8, then y = u wo_b^T. With more than a few tokens one before
-// them, which stores o in f16; the tokens of a prompt are converted by every CTA.
+// them, which stores o in f16. The products of a prompt are those of gemm/sm90/large_m, with o in
+// f16 for some of its tokens at a time: all of o would be hundreds of megabytes.
 
 #include "dsv4/ops/gemm/sm90/small_m/launch_shape.cuh"
 #include "dsv4/ops/model/attention_out/sm90_few/launch.cuh"
@@ -7,17 +8,9 @@
 namespace dsv4::attention_out_kernel::sm90_few {
 namespace {
 
-struct U {
-  TensorView codes, scales;  // [t, groups * r] E4M3, [t, groups * r / 128] E8M0
-};
-
 U take_u(Scratch& scratch, int64_t t, int64_t rows) {
   return {scratch.take(DType::kE4M3, {t, rows}),
           scratch.take(DType::kE8M0, {t, rows / gemm::kScaleColumns})};
-}
-
-gemm::Product product_of_wo_b(const AttentionOutArgs& args, const U& u) {
-  return {.in = {.x = u.codes, .x_scale = u.scales}, .weight = args.wo_b, .out = args.y};
 }
 
 void run_wo_a(const Context& context, const gemm::Product& p, const U& u) {
@@ -62,15 +55,9 @@ void run(const Context& context, const AttentionOutArgs& args) {
   if (t == 0) return;
   const Scratch::Scope scope(device.workspace());
   const U u = take_u(device.workspace(), t, args.wo_a.n);
+  if (takes_many(context, t)) return run_many(context, args, u);
   gemm::Activations o{.x = rows_of_o(args)};
-  if (t > gemm::kConvertTokens && t <= gemm::kMaxTokens) {
-    const gemm::StoredF16 stored =
-        make_stored_o(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
-          return device.workspace().take(dtype, shape);
-        });
-    gemm::store_f16(device, rows_of_o(args), stored);
-    o = stored.activations();
-  }
+  if (t > gemm::kConvertTokens && t <= gemm::kMaxTokens) o = store_o(device, args).activations();
   run_wo_a(context, product_of_wo_a(args, o), u);
   gemm::run(context, product_of_wo_b(args, u));
 }

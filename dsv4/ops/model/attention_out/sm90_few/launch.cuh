@@ -19,6 +19,14 @@ inline ConstTensorView rows_of_o(const AttentionOutArgs& args) {
   return args.o.reshape({args.o.dim(0), args.o.dim(1) * args.o.dim(2)});
 }
 
+struct U {
+  TensorView codes, scales;  // [t, groups * r] E4M3, [t, groups * r / 128] E8M0
+};
+
+inline gemm::Product product_of_wo_b(const AttentionOutArgs& args, const U& u) {
+  return {.in = {.x = u.codes, .x_scale = u.scales}, .weight = args.wo_b, .out = args.y};
+}
+
 // A place for o in f16. make: of a dtype and a shape.
 template <class Make>
 gemm::StoredF16 make_stored_o(const AttentionOutArgs& args, const Make& make) {
@@ -26,6 +34,20 @@ gemm::StoredF16 make_stored_o(const AttentionOutArgs& args, const Make& make) {
   return {.values = make(DType::kF16, {t, columns}),
           .scales = make(DType::kE8M0, {t, columns / gemm::kScaleColumns})};
 }
+
+// o in f16, in the workspace.
+inline gemm::StoredF16 store_o(Device& device, const AttentionOutArgs& args) {
+  const gemm::StoredF16 stored =
+      make_stored_o(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+        return device.workspace().take(dtype, shape);
+      });
+  gemm::store_f16(device, rows_of_o(args), stored);
+  return stored;
+}
+
+// Both products of many tokens, with u between them: many.cu.
+bool takes_many(const Context& context, int64_t tokens);
+void run_many(const Context& context, const AttentionOutArgs& args, const U& u);
 
 inline gemm::Shape shape_of_wo_a(const gemm::Product& p, bool by_columns = false) {
   gemm::Shape shape = gemm::shape_of(p.weight, p.in, p.groups, by_columns);

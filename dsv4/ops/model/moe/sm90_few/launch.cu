@@ -1,6 +1,7 @@
 // moe for few tokens: the gate and gate and up of the shared expert in one launch, its down
 // projection and the router in another, then the routed experts, which add what the shared expert
-// computed.
+// computed. Where bits must not depend on the batch, the products of many tokens are those of
+// gemm/sm90/large_m, and SwiGLU and the router are launches of their own.
 
 #include "dsv4/ops/gemm/sm90/small_m/launch_shape.cuh"
 #include "dsv4/ops/gemm/x/boundary.cuh"
@@ -50,6 +51,8 @@ void run_inputs(const Context& context, const MoeArgs& args, const Intermediates
     return;
   const Scratch::Scope scope(device.workspace());
   const gemm::Activations quantized = quantized_input(context, args.boundary, args.x);
+  if (takes_many(context, args, temporaries))
+    return run_many_inputs(context, args, quantized, temporaries);
   if (device.is_dry_run()) return;
   const gemm::TwoFormats formats =
       formats_of_inputs(args, targets, device.info().num_sms, 0, context.need_batch_invariant);
@@ -76,6 +79,10 @@ void run_down(const Context& context, const MoeArgs& args, const Intermediates& 
   Device& device = *context.device;
   const Scratch::Scope scope(device.workspace());
   const gemm::Product p = product_of_run(context, args, temporaries);
+  if (takes_many(context, args, temporaries)) {
+    router(context, router_args(args, temporaries));
+    return run_many_down(context, p);
+  }
   if (device.is_dry_run()) return;
   const gemm::Shape shape = gemm::shape_of(p.weight, p.in, 1, context.need_batch_invariant);
   const gemm::Split split = gemm::make_split(shape, device.info().num_sms);
