@@ -9,6 +9,7 @@
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/device/shared_gpu.h"
 #include "dsv4/engine/device_memory.h"
 #include "dsv4/engine/device_model.h"
 #if DSV4_CUDA
@@ -88,6 +89,7 @@ void check_ranks(const std::vector<std::string>& names) {
 void prepare_shared_gpus() {
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  share_gpus();
 #if DSV4_CUDA
   lt_refuse_all();
 #endif

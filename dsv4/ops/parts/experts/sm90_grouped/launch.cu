@@ -6,6 +6,7 @@
 #include "dsv4/ops/parts/experts/sm90_grouped/launch.cuh"
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/shared_gpu.h"
 #include "dsv4/ops/gemm/sm90/experts_e4m3/config.cuh"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/sm90_grouped/call.cuh"
@@ -15,6 +16,7 @@ namespace few = gemm::experts_e4m3;  // whose sums those of kBlocks are
 static_assert(grouped::kChunkGroups == few::kGroups);
 namespace {
 
+constexpr const char* kSharedGpu = "ranks share a GPU, and the kernel fills SMs";
 // The largest limit of SwiGLU: h' has to have room in f16.
 constexpr float kMostLimit = 64;
 
@@ -114,6 +116,7 @@ void run_with(const Context& context, const ExpertsOutputArgs& args, Operands op
 }
 
 const char* reject_columns(const ConstTensorView& x) {
+  if (gpus_are_shared()) return kSharedGpu;
   if (x.dtype != DType::kBF16) return "activations are not bf16";
   return x.dim(1) > kRowThreads * kVector * kRowVectors ? "rows of more than 8192 columns"
                                                         : nullptr;
@@ -167,6 +170,7 @@ const char* reject_folded(const ExpertImages& images, const KbitImage& image) {
 
 // What all three refuse.
 const char* reject_call(const Context& context, const ExpertsArgs& args) {
+  if (gpus_are_shared()) return kSharedGpu;
   if (!args.stack.is_image()) return "for kernel images";
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (args.experts.empty()) return "for routed experts";

@@ -1,0 +1,26 @@
+// Whether ranks of this program share a GPU (docs/several-gpus.md), which tests do.
+//
+// The exchange of one rank then waits in some SMs for the other rank, whose kernels need those SMs,
+// too. A kernel that takes all registers of an SM would wait for the exchange, and the exchange for
+// it. Implementations with such kernels refuse calls where GPUs are shared; the kernels for few
+// tokens leave room for an exchange on every SM.
+
+#pragma once
+
+#include <atomic>
+
+namespace dsv4 {
+
+namespace detail {
+inline std::atomic<bool> ranks_share_gpus = false;
+}
+
+// Before the first call of an op. There is no way back.
+inline void share_gpus() {
+  detail::ranks_share_gpus = true;
+}
+inline bool gpus_are_shared() {
+  return detail::ranks_share_gpus;
+}
+
+}  // namespace dsv4
