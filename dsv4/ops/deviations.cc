@@ -25,6 +25,7 @@ constexpr Deviation kDeviations[] = {
     {"experts", "cuda_mma", kRoundedWeights},   {"experts", "sm90_grouped_e4m3", kShortSums},
     {"expert_linear", "cuda_mma", kRoundedToX}, {"linear", "cuda_pairs", kRoundedToX},
     {"linear", "cublaslt_any", kRoundedToX},    {"linear", "cuda_kbit", kRoundedToX},
+    {"linear", "sm90_kbit_wide", kRoundedToX},
 };
 
 }  // namespace
