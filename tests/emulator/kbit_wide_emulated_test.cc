@@ -12,6 +12,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/ops/gemm/sm90/kbit_wide/call.cuh"
 #include "dsv4/ops/gemm/sm90/kbit_wide/kernel.cuh"
+#include "dsv4/ops/gemm/sm90/kbit_wide/order_x.cuh"
 #include "dsv4/ops/parts/linear/linear_case.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
@@ -45,20 +46,36 @@ kernel::Plan plan_of(const kernel::Product& p, const kernel::Tile& tile, int ran
           .x_tiles = static_cast<int>(ceil_div(p.x.dim(0), int64_t{tile.columns}))};
 }
 
-// After a kernel that writes x, and before one that reads and writes all that it reads and writes.
+// After a kernel that writes x and the workspace, and before one that reads and writes all that it
+// reads and writes.
 template <int K, class X>
 void run_kernel(const kernel::Product& p, const kernel::Plan& plan, uint64_t seed) {
-  kernel::with_tile(plan.tile, [&]<int kBlocks, int kColumns>() {
-    using C = kernel::Config<K, X, kBlocks, kColumns>;
-    const kernel::Params params = kernel::make_params(p, plan, make_map);
+  const int64_t tokens = p.x.dim(0);
+  Arena workspace;
+  const TensorView ordered_x =
+      workspace.output(p.x.dtype, {plan.units, tokens, int64_t{kernel::kUnit}});
+  workspace.freeze();
+  workspace.prepare();
+  const emulator::Launch first{
+      .grid = {plan.units, static_cast<int>(ceil_div(tokens, int64_t{kernel::kOrderTokens}))},
+      .block = kernel::kOrderThreads,
+      .pdl = true};
+  const auto order_x = [&] {
+    kernel::order_x_kernel(p.x.as<uint16_t>(), p.x.row_stride(), static_cast<int>(tokens),
+                           ordered_x.as<uint16_t>());
+  };
+  kernel::with_tile(plan.tile, [&]<int kGroups, int kColumns>() {
+    using C = kernel::Config<K, X, kGroups, kColumns>;
+    const kernel::Params params = kernel::make_params(p, plan, ordered_x, make_map);
     const emulator::Launch how{.grid = {plan.row_tiles << plan.rank_bits, plan.x_tiles},
-                               .block = kernel::kThreads,
+                               .block = C::kThreads,
                                .cluster = plan.ranks(),
                                .shared = sizeof(kernel::Shared<C>),
                                .pdl = true};
-    emulator::launch_stream({emulator::touching({p.x}),
+    emulator::launch_stream({emulator::touching({p.x, ordered_x}),
+                             {first, order_x},
                              {how, [&] { kernel::kbit_wide_kernel<C>(params); }},
-                             emulator::touching({p.x, p.out})},
+                             emulator::touching({p.x, ordered_x, p.out})},
                             seed);
   });
 }
@@ -80,8 +97,8 @@ LinearArgs random_args(Arena& arena, Rng& rng, const Scene& s) {
 }
 
 void check(const Scene& s, int runs = 1) {
-  SCOPED_TRACE(fmt::format("k{} t={} n={} k={} {} blocks={} columns={} ranks={}", s.bits, s.t, s.n,
-                           s.k, name(s.dtype), s.tile.blocks, s.tile.columns, 1 << s.rank_bits));
+  SCOPED_TRACE(fmt::format("k{} t={} n={} k={} {} groups={} columns={} ranks={}", s.bits, s.t, s.n,
+                           s.k, name(s.dtype), s.tile.groups, s.tile.columns, 1 << s.rank_bits));
   Arena arena;
   Rng rng(static_cast<uint64_t>(s.bits * 1000 + s.t * 100 + s.k));
   const LinearArgs args = random_args(arena, rng, s);
@@ -112,7 +129,7 @@ TEST(KbitWideEmulated, EveryWeightInItsPlace) {
       for (int64_t i = 0; i < x.numel(); ++i)
         test::set_value(x, i, i % kColumns == first + i / kColumns ? 1 : 0);
       const TensorView out = arena.output(DType::kF32, {kTokens, kRows});
-      run({.x = x, .weight = weight, .out = out}, {2, 128}, 1, 1);
+      run({.x = x, .weight = weight, .out = out}, {4, 128}, 1, 1);
       for (int64_t i = 0; i < kTokens * kRows; ++i) {
         const double want = weight_value(weight, i % kRows, first + i / kRows);
         ASSERT_NEAR(out.as<float>()[i], want,
@@ -146,7 +163,7 @@ TEST(KbitWideEmulated, RaggedRows) {
 TEST(KbitWideEmulated, ClustersOfEverySize) {
   for (int rank_bits = 0; rank_bits <= kernel::kMostRankBits; ++rank_bits) {
     for (const kernel::Tile& tile :
-         {kernel::Tile{1, 64}, kernel::Tile{1, 96}, kernel::Tile{2, 128}})
+         {kernel::Tile{2, 64}, kernel::Tile{2, 96}, kernel::Tile{4, 128}})
       check({.bits = 2 + rank_bits,
              .t = 50,
              .n = 140,
@@ -158,9 +175,9 @@ TEST(KbitWideEmulated, ClustersOfEverySize) {
 }
 
 TEST(KbitWideEmulated, AnyOrderOfEvents) {
-  check({.bits = 2, .t = 70, .n = 90, .k = 6144, .tile = {1, 64}}, 8);
-  check({.bits = 5, .t = 40, .n = 200, .k = 5120, .tile = {2, 128}}, 8);
-  check({.bits = 3, .t = 65, .n = 100, .k = 3072, .tile = {1, 96}, .rank_bits = 2}, 8);
+  check({.bits = 2, .t = 70, .n = 90, .k = 6144, .tile = {2, 64}}, 8);
+  check({.bits = 5, .t = 40, .n = 200, .k = 5120, .tile = {4, 128}}, 8);
+  check({.bits = 3, .t = 65, .n = 100, .k = 3072, .tile = {2, 96}, .rank_bits = 2}, 8);
 }
 
 // A row's bits are the same alone and beside rows with other values, NaN included, in any tile.
@@ -181,7 +198,7 @@ TEST(KbitWideEmulated, RowsDoNotSeeEachOther) {
     run({.x = other, .weight = args.weight, .out = out}, tile, scene.rank_bits, 2);
     EXPECT_TRUE(std::ranges::equal(std::span(args.out.row<uint16_t>(kRow), scene.n),
                                    std::span(out.row<uint16_t>(kRow), scene.n)))
-        << tile.blocks << " blocks, " << tile.columns << " columns";
+        << tile.groups << " groups, " << tile.columns << " columns";
   }
 }
 

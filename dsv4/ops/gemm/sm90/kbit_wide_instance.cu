@@ -10,11 +10,11 @@ namespace dsv4::gemm::kbit_wide {
 
 template <int K, class X>
 void launch_kbit_wide(Device& device, const Plan& plan, const Params& params) {
-  with_tile(plan.tile, [&]<int kBlocks, int kColumns>() {
-    using C = Config<K, X, kBlocks, kColumns>;
+  with_tile(plan.tile, [&]<int kGroups, int kColumns>() {
+    using C = Config<K, X, kGroups, kColumns>;
     launch(device, "kbit_wide", kbit_wide_kernel<C>,
            {.grid = int64_t{plan.row_tiles} << plan.rank_bits,
-            .block = kThreads,
+            .block = C::kThreads,
             .grid_y = plan.x_tiles,
             .shared = sizeof(Shared<C>),
             .cluster = plan.ranks(),

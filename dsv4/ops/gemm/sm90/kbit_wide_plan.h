@@ -2,7 +2,7 @@
 // and device code without CUDA.
 //
 //   unit     128 columns: a block of 32 for each lane of four
-//   tile     64 kBlocks rows of the weight for each of two warpgroups, times 32 to 128 rows of x:
+//   tile     64 rows of the weight for each of two or four warpgroups, times 32 to 128 rows of x:
 //            the work of a cluster
 //   share    the units of a CTA of the cluster; the sums of the shares are added in order
 //
@@ -20,17 +20,18 @@
 namespace dsv4::gemm::kbit_wide {
 
 inline constexpr int kUnit = 128, kBlock = 32, kUnitBlocks = kUnit / kBlock;
-inline constexpr int kBlockRows = 64, kGroups = 2;  // consumer warpgroups
+inline constexpr int kHalfRow = kUnit / 2;  // a row of x in shared memory, 128 bytes
+inline constexpr int kGroupRows = 64;
 // Scales come for so many columns at once: 16 bytes of a row.
 inline constexpr int kScaleUnits = 4, kScaleColumns = kScaleUnits * kUnit;
 inline constexpr int kMostRankBits = 3;
 
 struct Tile {
-  int blocks = 1, columns = 64;  // of 64 rows in a warpgroup; rows of x
+  int groups = 2, columns = 64;  // consumer warpgroups; rows of x
 
-  constexpr int rows() const { return kGroups * kBlockRows * blocks; }
+  constexpr int rows() const { return kGroupRows * groups; }
 };
-inline constexpr Tile kTiles[] = {{1, 32}, {1, 64}, {1, 96}, {2, 64}, {2, 96}, {2, 128}};
+inline constexpr Tile kTiles[] = {{2, 32}, {2, 64}, {2, 96}, {4, 64}, {4, 96}, {4, 128}};
 
 struct Plan {
   int rank_bits = 0;  // CTAs of a cluster: a power of two
@@ -52,16 +53,16 @@ inline int64_t resident_clusters(int rank_bits, int num_sms) {
 }
 
 // Predicted clocks of a call. A tile is bound by the tensor cores, by shared memory (x, which wgmma
-// reads for every 64 rows, look-ups, codes, stores of x) or by what L2 gives an SM.
+// reads for every 64 rows, look-ups, codes and x as they come) or by what L2 gives an SM.
 inline double clocks(const Tile& tile, int64_t n, int64_t k, int64_t tokens, int rank_bits,
                      int num_sms) {
   constexpr double kL2Bytes = 24, kExchangeBytes = 17;  // a clock and SM
-  constexpr double kFixed = 4000;                       // table, first copies, last stores
+  constexpr double kFixed = 6500;                       // x in order, table, last stores
   constexpr double kTensorShare = 0.86, kBitsOfWeight = 4.25;
   constexpr int kSteps = kUnit / 16;
-  const double blocks = kGroups * tile.blocks, columns = tile.columns, rows = tile.rows();
-  const double tensor = kSteps * blocks * columns / 2 / kTensorShare,
-               shared = kSteps * blocks * (columns / 4 + 18) + 2 * columns,
+  const double groups = tile.groups, columns = tile.columns, rows = tile.rows();
+  const double tensor = kSteps * groups * columns / 2 / kTensorShare,
+               shared = kSteps * groups * (columns / 4 + 18) + 2 * columns,
                l2 = (columns * kUnit * 2 + rows * kUnit * kBitsOfWeight / 8) / kL2Bytes;
   const auto units = static_cast<double>(ceil_div(ceil_div(k, int64_t{kUnit}), 1L << rank_bits));
   const double sent = rows * columns * 4 * (1 - 1.0 / (1 << rank_bits));

@@ -15,19 +15,21 @@ namespace dsv4::gemm::kbit_wide {
 template <int K, class X>
 void launch_kbit_wide(Device& device, const Plan& plan, const Params& params);
 
-// run.operator()<kBlocks, kColumns>() for the tile.
+// run.operator()<kGroups, kColumns>() for the tile.
 template <int kIndex = 0, class Run>
 void with_tile(const Tile& tile, const Run& run) {
   constexpr Tile kTile = kTiles[kIndex];
-  if (tile.blocks == kTile.blocks && tile.columns == kTile.columns) {
-    run.template operator()<kTile.blocks, kTile.columns>();
+  if (tile.groups == kTile.groups && tile.columns == kTile.columns) {
+    run.template operator()<kTile.groups, kTile.columns>();
   } else if constexpr (kIndex + 1 < std::size(kTiles)) {
     with_tile<kIndex + 1>(tile, run);
   }
 }
 
+// ordered_x: room for order_x.cuh, [units, tokens, 128] 16-bit values
 template <class MakeMap>
-Params make_params(const Product& p, const Plan& plan, const MakeMap& make_map) {
+Params make_params(const Product& p, const Plan& plan, const TensorView& ordered_x,
+                   const MakeMap& make_map) {
   const WeightView& w = p.weight;
   Params params;
   params.codes = make_map(tma_rows(w.data.data, w.data.dtype, w.n, w.k / kBlock * w.bits,
@@ -37,8 +39,7 @@ Params make_params(const Product& p, const Plan& plan, const MakeMap& make_map) 
       make_map(tma_rows(w.scale.data, DType::kU8, w.n, w.k / kBlock, w.scale.row_stride(),
                         plan.tile.rows(), kScaleColumns / kBlock, TmaSwizzle::kNone));
   params.codebook = w.codebook.as<float>();
-  params.x = p.x.as<uint16_t>();
-  params.x_stride = p.x.row_stride();
+  params.x = ordered_x.as<uint16_t>();
   params.out = p.out.data;
   params.out_stride = p.out.row_stride();
   params.out_dtype = p.out.dtype;

@@ -18,20 +18,16 @@
 
 namespace dsv4::gemm::kbit_wide {
 
-inline constexpr int kConsumers = kGroups * sm90::kWarpgroup, kProducers = sm90::kWarpgroup;
-inline constexpr int kThreads = kConsumers + kProducers;
-inline constexpr int kConsumerWarps = kConsumers / kWarp;
-// Where two blocks and their products in flight need more than a third of the registers.
-inline constexpr int kConsumerRegisters = 200, kProducerRegisters = 104;
-static_assert(2 * kConsumerRegisters + kProducerRegisters == 3 * 168);
+inline constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
+static_assert(4 * kConsumerRegisters + kProducerRegisters == 5 * 96);
 
 struct Params {
   CUtensorMap codes;   // [n, k / 32 K] words: boxes of a tile's rows x a unit
   CUtensorMap scales;  // [n, k / 32] bytes, E4M4: boxes of a tile's rows x kScaleUnits units
-  const float* codebook = nullptr;       // [2^K]
-  const uint16_t* x = nullptr;           // [tokens, k] bf16 or f16, rows 16-byte aligned
-  void* out = nullptr;                   // [tokens, n]
-  int64_t x_stride = 0, out_stride = 0;  // elements
+  const float* codebook = nullptr;  // [2^K]
+  const uint16_t* x = nullptr;      // as order_x.cuh has written it
+  void* out = nullptr;              // [tokens, n]
+  int64_t out_stride = 0;           // elements
   DType out_dtype = DType::kBF16;
   int n = 0, tokens = 0;
   int units = 0, rank_bits = 0;  // kbit_wide_plan.h
@@ -39,40 +35,43 @@ struct Params {
 };
 
 // The template arguments of everything that follows.
-template <int kBits, class T, int kTileBlocks, int kTileColumns>
+template <int kBits, class T, int kTileGroups, int kTileColumns>
 struct Config {
   using X = T;  // bf16 or f16
   using Lookup = KbitLookup<kBits, T>;
-  static constexpr int K = kBits, kBlocks = kTileBlocks, kColumns = kTileColumns;
-  static constexpr int kRows = kGroups * kBlockRows * kBlocks;
-  static constexpr bool kMovesRegisters = kBlocks == 2 && kColumns > 96;
+  static constexpr int K = kBits, kGroups = kTileGroups, kColumns = kTileColumns;
+  static constexpr int kRows = kGroups * kGroupRows;
+  // Registers are moved between warpgroups, so four of consumers need a whole one of producers.
+  static constexpr bool kMovesRegisters = kGroups == 4;
+  static constexpr int kConsumers = kGroups * sm90::kWarpgroup,
+                       kThreads = kConsumers + (kMovesRegisters ? sm90::kWarpgroup : kWarp);
+  // Steps of A in registers. With one, only other warpgroups multiply while a warpgroup decodes.
+  static constexpr int kBuffers = kMovesRegisters && kColumns > 64 ? 1 : 2;
 };
 
 // The dynamic shared memory of a CTA.
 template <class C>
 struct Shared {
-  static constexpr int kHalfBytes = C::kColumns * 128;  // a row of 64 values for every column
+  static constexpr int kHalfBytes = C::kColumns * kHalfRow * 2;
   static constexpr int kXBytes = 2 * kHalfBytes, kCodeBytes = C::kRows * kUnit / 8 * C::K,
                        kScaleBytes = C::kRows * kScaleUnits * kUnitBlocks;
-  // One block is bound by L2: more of x is in flight.
-  static constexpr int kXStages = std::clamp((C::kBlocks == 1 ? 96 : 72) * 1024 / kXBytes, 2, 4);
-  static constexpr int kMostScaleStages = 3, kOtherBytes = 2048;
-  static constexpr int kLeft = sm90::kMaxSmem - C::Lookup::kTableBytes - kXStages * kXBytes -
-                               kMostScaleStages * kScaleBytes - kOtherBytes;
-  static constexpr int kCodeStages = std::min(8, kLeft / kCodeBytes);
-  static_assert(kCodeStages >= 3);
-  // The scales of a group of units are overwritten when those of the last one of the group are free
-  // (producer.cuh).
-  static constexpr int kScaleStages = (kCodeStages + 3 + kScaleUnits - 1) / kScaleUnits;
+  // As many units as there is room for are in flight, 70 to 150 KB.
+  static constexpr int kMostStages = 8, kMostScaleStages = 3, kOtherBytes = 2048;
+  static constexpr int kRoom =
+      sm90::kMaxSmem - C::Lookup::kTableBytes - kMostScaleStages * kScaleBytes - kOtherBytes;
+  static constexpr int kStages = std::min(kMostStages, kRoom / (kXBytes + kCodeBytes));
+  static_assert(kStages >= 2);
+  // The scales of a group of units are overwritten when the last unit of the group is used up.
+  static constexpr int kScaleStages = ceil_div(kStages + kScaleUnits - 1, kScaleUnits);
   static_assert(kScaleStages <= kMostScaleStages);
 
   alignas(1024) unsigned char table[C::Lookup::kTableBytes];
-  // Columns 64 j .. of a unit's two halves, in the order of a product (producer.cuh), swizzled.
-  alignas(1024) unsigned char x[kXStages][2][kHalfBytes];
-  alignas(128) unsigned char codes[kCodeStages][kCodeBytes];     // [rows][4 blocks][K words]
+  alignas(1024) unsigned char x[kStages][2][kHalfBytes];         // order_x.cuh
+  alignas(128) unsigned char codes[kStages][kCodeBytes];         // [rows][4 blocks][K words]
   alignas(128) unsigned char scales[kScaleStages][kScaleBytes];  // [rows][16 blocks]
-  ptx::Mbarrier x_full[kXStages], x_empty[kXStages], codes_full[kCodeStages], exchanged;
+  ptx::Mbarrier full[kStages], empty[kStages], exchanged;
   uint16_t book[kWarp];
+  float factor;  // of the sums
 };
 
 // What a CTA has.

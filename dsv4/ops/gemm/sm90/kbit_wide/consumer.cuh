@@ -1,12 +1,11 @@
-// The main loop: sums of the tile over the units of the CTA. Warpgroup j has rows 64 kBlocks j ..
-// of the tile, its warp w rows 16 w .. of each of its blocks. A lane (row g = lane / 4, quarter
-// c = lane % 4) decodes block c of a unit in rows g and g + 8, four columns for each product.
+// The main loop: sums of the tile over the units of the CTA. Warpgroup j has rows 64 j .. of the
+// tile, its warp w rows 16 w .. of these. A lane (row g = lane / 4, quarter c = lane % 4) decodes
+// block c of a unit in rows g and g + 8, four columns for each product.
 //
-// A step is half a unit of one block of 64 rows, four products of 16 columns. While the tensor
-// cores work on a step, the warps decode the next one: A has two buffers. A lane's codes are in
-// registers for two steps.
+// A step is half a unit, four products of 16 columns. While the tensor cores work on a step, the
+// warps decode the next one, if A has two buffers (config.cuh). Warps read codes once a unit.
 //
-// Registers with two blocks and 128 columns: 128 sums, 32 of A, 8 codes (K = 5: 16), scales.
+// Registers with 128 columns: 64 sums, 16 of A, 8 codes (K = 5: 16), scales.
 
 #pragma once
 
@@ -17,17 +16,15 @@
 
 namespace dsv4::gemm::kbit_wide {
 
-// sums[b][4 n + i]: row g + i / 2 * 8 of the warp's 16 in block b, column 8 n + 2 c + i % 2.
+// sums[4 n + i]: row g + i / 2 * 8 of the warp's 16, column 8 n + 2 c + i % 2.
 template <class C>
-using Sums = float[C::kBlocks][C::kColumns / 2];
+using Sums = float[C::kColumns / 2];
 
 inline constexpr int kHalfProducts = 4;
 
-// The row of the tile that is row g of this warp in block b.
-template <class C>
-__device__ inline int row_of(int thread, int b) {
-  return thread / sm90::kWarpgroup * (kBlockRows * C::kBlocks) + b * kBlockRows +
-         thread / kWarp % 4 * 16 + thread % kWarp / 4;
+// The row of the tile that is row g of this warp.
+__device__ inline int row_of(int thread) {
+  return thread / kWarp * 16 + thread % kWarp / 4;
 }
 
 // A lane's block in rows g and g + 8.
@@ -68,54 +65,46 @@ __device__ void multiply(const Share& share, Shared<C>& shared, Sums<C>& sums) {
   using S = Shared<C>;
   const int thread = static_cast<int>(threadIdx.x), quarter = thread % 4;
   const uint32_t lane_bytes = ptx::opaque(C::Lookup::lane_bytes());
-  const int row = row_of<C>(thread, 0);
+  const int row = row_of(thread);
   const int code_offset = row * (kUnit / 8 * C::K) + quarter * (kBlock / 8 * C::K),
             scale_offset = row * (kScaleUnits * kUnitBlocks) + quarter;
   const uint64_t x = ptx::make_smem_desc_128B(ptx::smem_address(shared.x));
-  sm90::RingCursor codes_at, x_at;
-  uint32_t a[2][kHalfProducts][4];
+  sm90::RingCursor at;
+  uint32_t a[C::kBuffers][kHalfProducts][4];
 #pragma unroll
-  for (int b = 0; b < C::kBlocks; ++b)
-#pragma unroll
-    for (float& sum : sums[b]) sum = 0;
-  int previous = 0;  // the stage of x of the unit before
+  for (float& sum : sums) sum = 0;
+  int previous = 0;  // the stage of the unit before
 #pragma unroll 1
   for (int unit = 0; unit < share.units; ++unit) {
-    shared.codes_full[codes_at.stage].wait(codes_at.phase);
-    const unsigned char* const codes = shared.codes[codes_at.stage] + code_offset;
-    const unsigned char* const scales = shared.scales[share.scale_stage<C>(unit)] + scale_offset +
-                                        (share.first_unit + unit) % kScaleUnits * kUnitBlocks;
-    const uint64_t x_of_unit = ptx::advance_desc(x, static_cast<uint32_t>(x_at.stage * S::kXBytes));
+    shared.full[at.stage].wait(at.phase);
+    const uint64_t x_of_unit = ptx::advance_desc(x, static_cast<uint32_t>(at.stage * S::kXBytes));
+    LaneBlocks<C> blocks;
+    blocks.load(shared.codes[at.stage] + code_offset,
+                shared.scales[share.scale_stage<C>(unit)] + scale_offset +
+                    (share.first_unit + unit) % kScaleUnits * kUnitBlocks,
+                lane_bytes);
 #pragma unroll
-    for (int b = 0; b < C::kBlocks; ++b) {
-      LaneBlocks<C> blocks;
-      blocks.load(codes + b * kBlockRows * (kUnit / 8 * C::K),
-                  scales + b * kBlockRows * (kScaleUnits * kUnitBlocks), lane_bytes);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        ptx::wgmma_wait_group<1>();             // the products that read this buffer of A are done
-        if (b == 0 && half == 1 && unit > 0) {  // and so are all of the unit before
-          if (thread % kWarp == 0) shared.x_empty[previous].arrive();
-        }
-        blocks.decode(half, shared.table, lane_bytes, a[half]);
-        if (b == 0 && half == 0) shared.x_full[x_at.stage].wait(x_at.phase);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int t = 0; t < kHalfProducts; ++t)
-          ptx::Wgmma<typename C::X, C::kColumns>::run(
-              sums[b], a[half][t],
-              ptx::advance_desc(x_of_unit, static_cast<uint32_t>(half * S::kHalfBytes + 32 * t)),
-              1);
-        ptx::wgmma_commit_group();
+    for (int half = 0; half < 2; ++half) {
+      constexpr int kInFlight = C::kBuffers - 1;
+      auto& operand = a[half % C::kBuffers];
+      ptx::wgmma_wait_group<kInFlight>();   // the products that read this buffer are done
+      if (half == kInFlight && unit > 0) {  // and so are all of the unit before
+        if (thread % kWarp == 0) shared.empty[previous].arrive();
       }
+      blocks.decode(half, shared.table, lane_bytes, operand);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int t = 0; t < kHalfProducts; ++t)
+        ptx::Wgmma<typename C::X, C::kColumns>::run(
+            sums, operand[t],
+            ptx::advance_desc(x_of_unit, static_cast<uint32_t>(half * S::kHalfBytes + 32 * t)), 1);
+      ptx::wgmma_commit_group();
     }
-    previous = x_at.stage;
-    codes_at.next(S::kCodeStages);
-    x_at.next(S::kXStages);
+    previous = at.stage;
+    at.next(S::kStages);
   }
   ptx::wgmma_wait_group<0>();
-#pragma unroll
-  for (int b = 0; b < C::kBlocks; ++b) ptx::wgmma_fence_operand(sums[b]);
+  ptx::wgmma_fence_operand(sums);
 }
 
 }  // namespace dsv4::gemm::kbit_wide

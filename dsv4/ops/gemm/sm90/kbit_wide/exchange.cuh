@@ -20,7 +20,7 @@ struct Exchange {
   static constexpr int kPairs = C::kColumns / 2;
   // Two pairs of a store use other banks than the next two.
   static constexpr int kPitch = C::kRows * 8 + 64;
-  static_assert(kPairs * kPitch <= static_cast<int>(offsetof(Shared<C>, x_full)));
+  static_assert(kPairs * kPitch <= static_cast<int>(offsetof(Shared<C>, full)));
 
   // Pairs that a rank owns, and the bytes that others send it.
   static __device__ int owned(const Share& share) { return kPairs >> share.rank_bits; }
@@ -33,44 +33,37 @@ struct Exchange {
   }
 };
 
-// store(b, i, place): sums[b][i] and the next one, which are row `place` of a pair.
-template <class C, class Store>
-__device__ void for_sums(int n, int row, const Store& store) {
-#pragma unroll
-  for (int b = 0; b < C::kBlocks; ++b)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) store(b, 4 * n + 2 * r, row + b * kBlockRows + r * 8);
-}
-
 template <class C>
 __device__ void send(const Share& share, const Sums<C>& sums, Shared<C>& shared) {
-  const int thread = static_cast<int>(threadIdx.x), row = row_of<C>(thread, 0);
+  const int thread = static_cast<int>(threadIdx.x), row = row_of(thread);
 #pragma unroll
   for (int n = 0; n < C::kColumns / 8; ++n) {
     const int pair = 4 * n + thread % 4, owner = pair & (share.ranks - 1);
     float2* const to = Exchange<C>::at(shared, share, share.rank, pair >> share.rank_bits);
     if (owner == share.rank) {
-      for_sums<C>(n, row, [&](int b, int i, int place) {
-        to[place] = float2{sums[b][i], sums[b][i + 1]};
-      });
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        to[row + r * 8] = float2{sums[4 * n + 2 * r], sums[4 * n + 2 * r + 1]};
     } else {
-      for_sums<C>(n, row, [&](int b, int i, int place) {
-        ptx::st_async(reinterpret_cast<uint2*>(to + place), static_cast<uint32_t>(owner),
-                      uint2{__float_as_uint(sums[b][i]), __float_as_uint(sums[b][i + 1])},
-                      shared.exchanged);
-      });
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        ptx::st_async(
+            reinterpret_cast<uint2*>(to + row + r * 8), static_cast<uint32_t>(owner),
+            uint2{__float_as_uint(sums[4 * n + 2 * r]), __float_as_uint(sums[4 * n + 2 * r + 1])},
+            shared.exchanged);
     }
   }
 }
 
 // By all consumers.
 template <class C>
-__device__ void store(const Params& p, const Share& share, float factor, Shared<C>& shared) {
+__device__ void store(const Params& p, const Share& share, Shared<C>& shared) {
   using E = Exchange<C>;
-  constexpr int kTogether = kConsumers / C::kRows;  // pairs
+  const float factor = shared.factor;
+  constexpr int kTogether = C::kConsumers / C::kRows;  // pairs
   const int thread = static_cast<int>(threadIdx.x);
   shared.exchanged.wait_acquire_cluster(0);
-  ptx::barrier_sync(1, kConsumers);  // the other warps' ordinary stores
+  ptx::barrier_sync(1, C::kConsumers);  // the other warps' ordinary stores
   const int row = thread % C::kRows, n = share.first_row + row;
   if (n >= p.n) return;
   for (int i = thread / C::kRows; i < E::owned(share); i += kTogether) {

@@ -7,18 +7,16 @@
 // Tiles      128 or 256 rows of the weight (A, decoded in registers) x 32 to 128 rows of x (B, in
 //            shared memory), sums in registers; a cluster has a tile, and each of its CTAs a share
 //            of the columns
-// Roles      WG0, WG1 consumers: one or two blocks of 64 rows each | WG2 producer: all threads
-//            bring x from memory to its stage in the order of the products, one thread copies codes
-//            and scales
-// Barriers   x_full[s]      4          producer warps | consumers
-//            x_empty[s]     8          consumer warps, a step after the unit | producers
-//            codes_full[s]  1 + bytes  producer thread | consumers. Empty with x_empty
-//            exchanged      1 + bytes  ranks of the cluster, once | consumers
-//            cluster                   all threads, once: rings become the place of the exchange
-//            named 1        256        consumers, before they read each other's stores
-// Registers  at most 168; with two blocks and 128 rows of x 200 of consumers, 104 of producers
-// Smem       table 64 KB, x 2 to 4 units of 8 to 32 KB, codes 3 to 8 units of 4 to 20 KB
-// Before the wait for the previous kernel: the first codes, the table
+// Roles      two or four warpgroups of consumers: 64 rows each | a thread of the warps behind them
+//            copies x, codes and scales
+// Barriers   full[s]    1 + bytes  producer thread | consumers
+//            empty[s]   8 or 16    consumer warps, a step after the unit | producer
+//            exchanged  1 + bytes  ranks of the cluster, once | consumers
+//            cluster               all threads, once: rings become the place of the exchange
+//            named 1    256, 512   consumers, before they read each other's stores
+// Registers  at most 224, with four warpgroups 112 of consumers and 32 of producers
+// Smem       table 64 KB, 2 to 8 stages of 8 to 32 KB of x and 4 to 20 KB of codes
+// Before the wait for the previous kernel, which is order_x.cuh: the first codes, the table
 //
 // Order of additions: k ascending within a share, groups of 16 by the tensor core; then the shares
 // in order. The shape of the weight and the GPU decide the shares, and columns of a product do not
@@ -37,9 +35,8 @@ namespace dsv4::gemm::kbit_wide {
 // By one thread.
 template <class C>
 __device__ void initialize(const Share& share, Shared<C>& shared) {
-  for (ptx::Mbarrier& b : shared.x_full) b.init(kProducers / kWarp);
-  for (ptx::Mbarrier& b : shared.x_empty) b.init(kConsumerWarps);
-  for (ptx::Mbarrier& b : shared.codes_full) b.init(1);
+  for (ptx::Mbarrier& b : shared.full) b.init(1);
+  for (ptx::Mbarrier& b : shared.empty) b.init(C::kConsumers / kWarp);
   shared.exchanged.init(1);
   ptx::fence_mbarrier_init();
   shared.exchanged.expect_tx(Exchange<C>::bytes(share));
@@ -47,34 +44,37 @@ __device__ void initialize(const Share& share, Shared<C>& shared) {
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, 1) kbit_wide_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(C::kThreads, 1)
+    kbit_wide_kernel(const __grid_constant__ Params p) {
   using Lookup = typename C::Lookup;
   static_assert(sizeof(Shared<C>) <= sm90::kMaxSmem);
   auto& shared = *reinterpret_cast<Shared<C>*>(ptx::dynamic_smem());
   ptx::griddepcontrol_launch_dependents();
   const Share share = Share::of<C>(p);
-  if (threadIdx.x == kConsumers) {
+  if (threadIdx.x == C::kConsumers) {
     initialize(share, shared);
     start_codes(p, share, shared);
   }
-  const float factor = Lookup::fill_book(p.codebook, shared.book) * p.scale2;
+  const float unit = Lookup::fill_book(p.codebook, shared.book);
+  if (threadIdx.x == 0) shared.factor = unit * p.scale2;
   __syncthreads();
-  Lookup::fill(shared.book, shared.table, kThreads);
+  Lookup::fill(shared.book, shared.table, C::kThreads);
   __syncthreads();
   ptx::griddepcontrol_wait();
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarp, 0);
-  if (warp < kConsumerWarps) {
+  if (warp < C::kConsumers / kWarp) {
     if constexpr (C::kMovesRegisters) ptx::setmaxnreg_inc<kConsumerRegisters>();
     Sums<C> sums;
     multiply(share, shared, sums);
-    ptx::cluster_arrive();
+    ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();  // all have read their rings
     send<C>(share, sums, shared);
-    store(p, share, factor, shared);
+    store(p, share, shared);
   } else {
     if constexpr (C::kMovesRegisters) ptx::setmaxnreg_dec<kProducerRegisters>();
-    produce(p, share, shared);
-    ptx::cluster_arrive();
+    if (threadIdx.x == C::kConsumers) produce(p, share, shared);
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
   }
 }
