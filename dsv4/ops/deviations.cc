@@ -25,7 +25,8 @@ constexpr Deviation kDeviations[] = {
     {"linear", "cuda_mma", kRoundedWeights},      {"experts", "cuda_mma", kRoundedWeights},
     {"experts", "sm90_grouped_e4m3", kShortSums}, {"expert_linear", "cuda_mma", kRoundedToX},
     {"linear", "cuda_pairs", kRoundedToX},        {"linear", "cublaslt_any", kRoundedToX},
-    {"linear", "cuda_kbit", kRoundedToX},
+    {"linear", "cuda_kbit", kRoundedToX},         {"linear", "sm90_kbit_wide", kRoundedToX},
+    {"linear", "sm90_many", kShortSums},
 };
 
 }  // namespace

@@ -37,6 +37,21 @@ __device__ inline uint32_t merge_bits(uint32_t a, uint32_t b) {
   return ptx::lop3<(0xf0 & 0xcc) | (~0xf0 & 0xaa)>(kMask, a, b);
 }
 
+// The K words of a block. from: aligned as their number allows, up to 16 bytes
+template <int K>
+__device__ inline void load_planes(const unsigned char* from, uint32_t (&plane)[K]) {
+  if constexpr (K == 2) {
+    const uint2 words = *reinterpret_cast<const uint2*>(from);
+    plane[0] = words.x, plane[1] = words.y;
+  } else if constexpr (K == 4) {
+    const uint4 words = *reinterpret_cast<const uint4*>(from);
+    plane[0] = words.x, plane[1] = words.y, plane[2] = words.z, plane[3] = words.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < K; ++i) plane[i] = reinterpret_cast<const uint32_t*>(from)[i];
+  }
+}
+
 template <int K, class X>
 struct KbitLookup {
   static constexpr bool kIsF16 = std::is_same_v<X, f16>;

@@ -73,8 +73,8 @@ constexpr Stored kFlash[] = {{"fp8_block q8", WeightFormat::kFp8Block, 0, true},
                              {"bf16", WeightFormat::kBF16}};
 constexpr Stored kFlashBf16 = kFlash[3];
 
-// The products of dsv4_kbit.h (docs/kernels/kbit.md): k-bit weights in rows, bf16 and f16. More
-// rows are in bench/peer_kbit.py.
+// The products of dsv4_kbit.h (docs/kernels/kbit.md): k-bit weights in rows, bf16 and f16, and from
+// 16 rows on beside them the same of bf16 weights, by cuBLAS. More rows are in bench/peer_kbit.py.
 void add_kbit() {
   constexpr const char* kNames[][2] = {{"kbit2 bf16", "kbit2 f16"},
                                        {"kbit3 bf16", "kbit3 f16"},
@@ -82,11 +82,12 @@ void add_kbit() {
                                        {"kbit5 bf16", "kbit5 f16"}};
   for (int bits = 2; bits <= 5; ++bits) {
     for (const auto& [n, k] : {std::pair{8192, 8192}, {14336, 4096}, {5120, 2048}}) {
-      for (const int64_t t : {1, 2, 4, 8, 16, 32, 64, 256}) {
+      for (const int64_t t : {1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512}) {
         if (t > 64 && !bench::full_size()) continue;
         const auto* names = kNames[bits - 2];
         add({names[0], WeightFormat::kKbit, bits}, {t, n, k});
         add({names[1], WeightFormat::kKbit, bits, false, false, DType::kF16}, {t, n, k});
+        if (bits == 2 && t >= 16) add({"kbit peer bf16", WeightFormat::kBF16}, {t, n, k});
       }
     }
   }

@@ -17,7 +17,7 @@ namespace {
 using test::Arena;
 
 const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized",
-                                       "cublaslt_any"};
+                                       "cublaslt_any", "sm90_kbit_wide"};
 
 enum class X { kBf16, kCodes, kQuantized };
 

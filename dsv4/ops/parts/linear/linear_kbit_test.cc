@@ -1,10 +1,16 @@
-// Shapes for cuda_kbit: k-bit weights with every kind of codebook, up to 64 rows of bf16 or f16.
+// Shapes for cuda_kbit and sm90_kbit_wide: k-bit weights with every kind of codebook, bf16 and f16.
 // All other implementations of the table are tested with them too.
 
 #include <algorithm>
+#include <initializer_list>
+#include <memory>
+#include <string_view>
 #include <vector>
 
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/parts/linear/linear.h"
 #include "dsv4/ops/parts/linear/linear_check_test.h"
 
@@ -46,7 +52,8 @@ void check(const Scene& s) {
                      fmt::format("k{} x {}", s.bits, name(s.dtype)), {.force_impl = "cuda_kbit"});
 }
 
-// Every number of rows that has a kernel, and those beside it; rows and columns that fill nothing.
+// Every number of rows that has a kernel of cuda_kbit, and those beside it; rows and columns that
+// fill nothing.
 TEST(LinearKbit, AgreesWithOracle) {
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
@@ -57,6 +64,26 @@ TEST(LinearKbit, AgreesWithOracle) {
     }
     for (const int64_t n : {1, 8, 63, 64, 65, 1000, 9001})
       check({.bits = bits, .t = 2, .n = n, .k = 256});
+  }
+}
+
+// sm90_kbit_wide: whole and ragged tiles of both operands, several tiles of x.
+TEST(LinearKbit, ManyRows) {
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
+    for (const int64_t t : {33, 64, 65, 96, 150, 300})
+      check({.bits = bits, .t = t, .n = 133, .k = 1024});
+    for (const int64_t t : {40, 130})
+      check({.bits = bits, .t = t, .n = 133, .k = 512, .dtype = DType::kF16, .out = DType::kF16});
+    for (const int64_t n : {1, 64, 128, 257, 1000})
+      check({.bits = bits, .t = 40, .n = n, .k = 512, .out = DType::kF32});
+  }
+}
+
+// An H200 has tiles of 256 rows of such a weight, and of 64, 96 and 128 rows of x.
+TEST(LinearKbit, ManyRowsOfLargeWeights) {
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
+    for (const int64_t t : {bits % 2 == 0 ? 40 : 90, 128})
+      check({.bits = bits, .t = t, .n = 17000, .k = 512, .out = DType::kF32});
   }
 }
 
@@ -98,13 +125,14 @@ TEST(LinearKbit, RowsMayBeStrided) {
   for (const int64_t t : {1, 12}) check({.bits = 3, .t = t, .n = 70, .k = 384, .first = 64});
 }
 
-// Work that is shared otherwise, or a slot that is copied too early, shows in bits.
-TEST(LinearKbit, RepeatedCallsGiveTheSameBits) {
-  const Context context{.force_impl = "cuda_kbit", .device = test::gpu()};
-  const auto impl = std::ranges::find(linear.impls, "cuda_kbit", &Impl<LinearArgs>::name);
+// Work that is shared otherwise, or a stage that is filled too early, shows in bits.
+void check_repeated(const char* name, std::initializer_list<int64_t> rows) {
+  const Context context{.force_impl = name, .device = test::gpu()};
+  const auto impl =
+      std::ranges::find(linear.impls, std::string_view(name), &Impl<LinearArgs>::name);
   if (impl == linear.impls.end() || !reaches(impl->arch, context)) GTEST_SKIP() << "no GPU";
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
-    for (const int64_t t : {1, 16, 64}) {
+    for (const int64_t t : rows) {
       Arena arena;
       Rng rng(static_cast<uint64_t>(bits));
       const LinearArgs args =
@@ -123,6 +151,35 @@ TEST(LinearKbit, RepeatedCallsGiveTheSameBits) {
     }
   }
 }
+TEST(LinearKbit, RepeatedCallsGiveTheSameBits) {
+  check_repeated("cuda_kbit", {1, 16, 64});
+}
+TEST(LinearKbit, RepeatedCallsOfManyRowsGiveTheSameBits) {
+  check_repeated("sm90_kbit_wide", {33, 128, 300});
+}
+
+#if DSV4_CUDA
+TEST(LinearKbit, DryRun) {
+  const std::unique_ptr<Device> hopper =
+      Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
+  const auto chosen = [&](const Scene& s, bool invariant = false) {
+    Arena arena;
+    Rng rng(1);
+    const LinearArgs args = random_args(arena, rng, s);
+    return choose(linear, {.need_batch_invariant = invariant, .device = hopper.get()}, args).name;
+  };
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
+    for (const int64_t t : {1, 32})
+      EXPECT_EQ(chosen({.bits = bits, .t = t, .n = 8, .k = 512}), "cuda_kbit") << t;
+    for (const int64_t t : {33, 64, 256, 512})
+      EXPECT_EQ(chosen({.bits = bits, .t = t, .n = 8, .k = 512, .dtype = DType::kF16}),
+                "sm90_kbit_wide")
+          << t;
+  }
+  EXPECT_NE(chosen({.bits = 4, .t = 64, .n = 8, .k = 768}), "sm90_kbit_wide") << "columns";
+  EXPECT_NE(chosen({.bits = 4, .t = 64, .n = 8, .k = 512}, true), "sm90_kbit_wide") << "invariant";
+}
+#endif
 
 }  // namespace
 }  // namespace dsv4

@@ -14,9 +14,9 @@ using test::Arena;
 using test::tokens;
 
 // Shapes of whole scale blocks are in linear_cublaslt_test.cc.
-const test::TestedElsewhere kElsewhere{"cublaslt",     "cublaslt_fp8", "cublaslt_dequantized",
-                                       "cublaslt_any", "parts",        "sm90_few_kbit",
-                                       "sm90_many"};
+const test::TestedElsewhere kElsewhere{"cublaslt",     "cublaslt_fp8",  "cublaslt_dequantized",
+                                       "cublaslt_any", "parts",         "sm90_few_kbit",
+                                       "sm90_many",    "sm90_kbit_wide"};
 
 struct Shape {
   int64_t t, n, k;

@@ -21,21 +21,6 @@ inline constexpr int kBlockPairs = kBlock / 2;
 template <int kTokens>
 using Sums = float[max_group_tiles(kTokens)][kTokens / 8][4];
 
-// The K words of a block.
-template <int K>
-__device__ inline void load_planes(const unsigned char* from, uint32_t (&plane)[K]) {
-  if constexpr (K == 2) {
-    const uint2 words = *reinterpret_cast<const uint2*>(from);
-    plane[0] = words.x, plane[1] = words.y;
-  } else if constexpr (K == 4) {
-    const uint4 words = *reinterpret_cast<const uint4*>(from);
-    plane[0] = words.x, plane[1] = words.y, plane[2] = words.z, plane[3] = words.w;
-  } else {
-#pragma unroll
-    for (int i = 0; i < K; ++i) plane[i] = reinterpret_cast<const uint32_t*>(from)[i];
-  }
-}
-
 // Block c of a unit of token g of each eight tokens. Zeros where there is no token and no column.
 template <int kTokens>
 class XBlocks {
