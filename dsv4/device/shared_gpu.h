@@ -1,4 +1,4 @@
-// Whether ranks of this program share a GPU (docs/several-gpus.md), which tests do.
+// Whether ranks of this program share a GPU, as they do in tests of a machine with one.
 //
 // The exchange of one rank then waits in some SMs for the other rank, whose kernels need those SMs,
 // too. A kernel that takes all registers of an SM would wait for the exchange, and the exchange for

@@ -1,13 +1,23 @@
 """The tables of docs/kernels/kbit.md: beside cuBLAS, from bench/results/gpu-h200/peer_kbit.json (bench/peer_kbit.py), and of
-cuda_kbit, from linear_kbit.json (dsv4_bench_cuda)."""
+cuda_kbit and sm90_kbit_wide, from linear_kbit*.json (dsv4_bench_cuda)."""
 
 import re
 
 from common import RESULTS, read, row, table, with_blocks
 
 PAGE = "docs/kernels/kbit.md"
-SHAPE = re.compile(r"kbit(\d) bf16/t:(\d+)/n:(\d+)/k:(\d+)$")
+SHAPE = re.compile(r"kbit(\d| peer) bf16/t:(\d+)/n:(\d+)/k:(\d+)$")
 MOST_ROWS = 32  # for which cuda_kbit is chosen
+
+
+def by_case(report):
+    """Microseconds by rows, n and k, and by K; of cuBLAS by " peer"."""
+    us = {}
+    for result in report["results"]:
+        if "us" in result:
+            k, *case = SHAPE.match(result["shape"]).groups()
+            us.setdefault(tuple(int(number) for number in case), {})[k] = result["us"]
+    return us
 
 
 def beside_cublas():
@@ -25,11 +35,7 @@ def beside_cublas():
 
 def streams():
     report = read(RESULTS / "gpu-h200/linear_kbit.json")
-    us = {}
-    for result in report["results"]:
-        if "us" in result:
-            k, *case = (int(number) for number in SHAPE.match(result["shape"]).groups())
-            us.setdefault(tuple(case), {})[k] = result["us"]
+    us = by_case(report)
     bits = sorted(next(iter(us.values())))
     lines = [row(t, f"{n} x {k_in}", *(f"{us[t, n, k_in][k]:.1f}" for k in bits))
              for t, n, k_in in sorted(us, key=lambda case: (case[0], -case[1] * case[2])) if t in (1, 8, 16, MOST_ROWS)]
@@ -37,5 +43,15 @@ def streams():
             *table(f"rows | weight | {' | '.join(f'K = {k}' for k in bits)}", *lines)]
 
 
+def wide():
+    report = read(RESULTS / "gpu-h200/linear_kbit_wide.json")
+    us, peer = by_case(report), by_case(read(RESULTS / "gpu-h200/linear_kbit_peer.json"))
+    bits = sorted(next(iter(us.values())))
+    lines = [row(t, f"{n} x {k_in}", f"{peer[t, n, k_in][' peer']:.1f}", *(f"{us[t, n, k_in][k]:.1f}" for k in bits))
+             for n, k_in, t in sorted(((n, k_in, t) for t, n, k_in in us), key=lambda case: (-case[0] * case[1], case[0], case[2]))]
+    return [f"{report['device']}, us with weights from memory (`dsv4_bench_cuda --filter '{report['filter']}'`; cuBLAS in bf16, of another run of that day: `'linear/kbit peer "
+            "bf16/.*cublaslt$'`):", "", *table(f"rows | weight | cuBLAS | {' | '.join(f'K = {k}' for k in bits)}", *lines)]
+
+
 def wanted():
-    return {PAGE: with_blocks(PAGE, peer="\n".join(beside_cublas()), streams="\n".join(streams()))}
+    return {PAGE: with_blocks(PAGE, peer="\n".join(beside_cublas()), streams="\n".join(streams()), wide="\n".join(wide()))}

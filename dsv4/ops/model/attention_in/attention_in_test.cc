@@ -150,9 +150,9 @@ TEST(AttentionIn, IndexQueriesOfSomeTokens) {
   check_case(shape, Numerics::kOfficial);
 }
 
-// More tokens than a launch of few tokens has, with indexer queries of all and of some. With latents
-// of 256 columns a code of Q8 that the oracle rounds the other way moves one of 153,600 queries past
-// the tolerance, in all implementations alike.
+// More tokens than a launch of few tokens has, with indexer queries of all and of some. With
+// latents of 256 columns a code of Q8 that the oracle rounds the other way moves one of 153,600
+// queries past the tolerance, in all implementations alike.
 TEST(AttentionIn, ManyTokensHaveTheBitsOfEachAlone) {
   Shape shape{.ratio = 4,
               .has_index = true,
