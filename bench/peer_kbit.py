@@ -21,7 +21,7 @@ import sys
 
 SHAPES = ((8192, 8192), (4096, 14336), (2048, 5120))  # K_in, N
 ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 4096)
-IMPLEMENTATIONS = ("cuda_kbit", "sm90_kbit_wide", "sm90_few_kbit", "cuda_pairs", "cuda_mma", "cuda", "cublaslt_any")
+IMPLEMENTATIONS = ("cuda_kbit", "sm90_kbit_wide", "sm90_few_kbit", "cuda_mma", "cuda", "cublaslt_any")
 MOE_IMPLEMENTATIONS = ("cuda", "cuda_kbit")
 MOE = {"flash": (256, 4096, 2048, 6, (1, 8, 64)), "qwen3-coder-next": (512, 2048, 512, 10, (1, 16))}
 ROTATE = 256 << 20  # bytes of weights in a graph

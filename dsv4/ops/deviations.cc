@@ -24,9 +24,8 @@ constexpr Deviation kDeviations[] = {
     {"experts", "sm90_few", kF16Codebook},        {"experts", "sm90_grouped", kF16Weights},
     {"linear", "cuda_mma", kRoundedWeights},      {"experts", "cuda_mma", kRoundedWeights},
     {"experts", "sm90_grouped_e4m3", kShortSums}, {"expert_linear", "cuda_mma", kRoundedToX},
-    {"linear", "cuda_pairs", kRoundedToX},        {"linear", "cublaslt_any", kRoundedToX},
-    {"linear", "cuda_kbit", kRoundedToX},         {"linear", "sm90_kbit_wide", kRoundedToX},
-    {"linear", "sm90_many", kShortSums},
+    {"linear", "cublaslt_any", kRoundedToX},      {"linear", "cuda_kbit", kRoundedToX},
+    {"linear", "sm90_kbit_wide", kRoundedToX},    {"linear", "sm90_many", kShortSums},
 };
 
 }  // namespace

@@ -73,8 +73,7 @@ template <class Decode, class X, int kTile>
 void run_small_m_kernel(const Problem& p, uint64_t seed) {
   constexpr int kSplit = 4, kCtas = 2;
   const int units = p.k / Decode::kColumns, rows = kSmallMWarps / kSplit * kSmallMRows;
-  const auto shared = static_cast<size_t>(staged_quads<Decode, kTile>(StagedRows(units)) * 16 +
-                                          pair_table_bytes<Decode>());
+  const auto shared = static_cast<size_t>(staged_quads<Decode, kTile>(StagedRows(units)) * 16);
   emulator::launch(
       {.grid = {slots(p), kCtas}, .block = kSmallMThreads, .shared = shared, .seed = seed}, [&] {
         small_m_kernel<Decode, X, kTile>(p, kSplit,
@@ -197,67 +196,6 @@ TEST(KbitProductsEmulated, DenseBf16) {
   check_dense<DecodeKbit<5>, bf16>({WeightFormat::kKbit, 5}, DType::kBF16);
   check_dense<DecodeMxfp4, bf16>({WeightFormat::kMxfp4}, DType::kBF16);
   check_dense<DecodeFp8, bf16>({WeightFormat::kFp8Block}, DType::kBF16);
-}
-
-// The codebook and its product with the scale are rounded: 2^-8 or 2^-11 of each weight, and f16
-// subnormals.
-template <int K, class X>
-void check_pairs(DType dtype, int64_t k) {
-  for (const int tile : {8, 16}) {
-    SCOPED_TRACE(fmt::format("k{} x {} tile {} k={}", K, name(dtype), tile, k));
-    test::Arena arena;
-    Rng rng(static_cast<uint64_t>(tile + K));
-    const LinearArgs args =
-        test::random_linear(arena, rng, {.t = tile + 3, .x = dtype, .out = dtype},
-                            test::random_weight(arena, rng, {WeightFormat::kKbit, K}, 70, k));
-    Problem p = problem_of(args.x, args.out, tile);
-    p.weight[0] = strided(args.weight);
-    test::fill_uniform(args.out, rng, 5, 6);
-    tile == 8 ? run_small_m_kernel<KbitPairs<K, X>, X, 8>(p, 1)
-              : run_small_m_kernel<KbitPairs<K, X>, X, 16>(p, 2);
-    const double magnitude = linear_magnitude(args);
-    test::Tolerance tolerance = test::linear_tolerance(args, magnitude);
-    tolerance.abs += pairs_rounding(dtype) * magnitude;
-    EXPECT_EQ(test::compare(args.out, linear_oracle(args), tolerance), "");
-  }
-}
-
-// With one column of x set at a time every weight is seen alone, in its place, at its precision.
-template <int K, class X>
-void check_places(DType dtype) {
-  constexpr int64_t kColumns = 96;
-  test::Arena arena;
-  Rng rng(K);
-  const WeightView weight = test::random_weight(arena, rng, {WeightFormat::kKbit, K}, 20, kColumns);
-  const TensorView x = arena.input(dtype, {kColumns, kColumns});
-  for (int64_t i = 0; i < x.numel(); ++i) test::set_value(x, i, i % (kColumns + 1) == 0 ? 1 : 0);
-  const TensorView out = arena.output(DType::kF32, {kColumns, 20});
-  Problem p = problem_of(x, out, 16);
-  p.weight[0] = strided(weight);
-  run_small_m_kernel<KbitPairs<K, X>, X, 16>(p, 3);
-  const double relative = std::is_same_v<X, f16> ? 0x1p-10 : 0x1p-7;
-  for (int64_t c = 0; c < kColumns; ++c) {
-    for (int64_t n = 0; n < 20; ++n) {
-      const double want = weight_value(weight, n, c), got = out.row<float>(c)[n];
-      ASSERT_NEAR(got, want, relative * std::abs(want) + 0x1p-24) << "row " << n << " column " << c;
-    }
-  }
-}
-
-TEST(KbitProductsEmulated, EveryPairInItsPlace) {
-  check_places<2, f16>(DType::kF16), check_places<2, bf16>(DType::kBF16);
-  check_places<3, f16>(DType::kF16), check_places<3, bf16>(DType::kBF16);
-  check_places<4, f16>(DType::kF16), check_places<4, bf16>(DType::kBF16);
-  check_places<5, f16>(DType::kF16), check_places<5, bf16>(DType::kBF16);
-}
-
-TEST(KbitProductsEmulated, Pairs) {
-  for (const int64_t k : {32, 352, 1024}) {
-    check_pairs<2, f16>(DType::kF16, k), check_pairs<2, bf16>(DType::kBF16, k);
-    check_pairs<3, f16>(DType::kF16, k), check_pairs<3, bf16>(DType::kBF16, k);
-    check_pairs<4, f16>(DType::kF16, k), check_pairs<4, bf16>(DType::kBF16, k);
-    check_pairs<5, f16>(DType::kF16, k), check_pairs<5, bf16>(DType::kBF16, k);
-  }
 }
 
 TEST(KbitProductsEmulated, RowsSortedByMatrix) {

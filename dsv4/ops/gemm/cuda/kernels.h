@@ -34,10 +34,6 @@ void small_m(Device& device, const Problem& problem);
 template <class Decode>
 void mma(Device& device, const Problem& problem);
 
-// Tiles of 8 or 16 rows of K-bit weights, by pairs.
-template <int K>
-void small_m_pairs(Device& device, const Problem& problem);
-
 template <class Decode>
 struct Decoder {};
 

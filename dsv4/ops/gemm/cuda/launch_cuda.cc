@@ -113,32 +113,4 @@ void run_mma(Device& device, const Problem& p) {
   });
 }
 
-namespace {
-
-// Rows of x that shared memory holds beside the table of pairs and at most 20 KB: 16, 8 or 0.
-int pairs_tile(const Device& device, const Problem& p) {
-  const int64_t table = p.weight[0].bits == 5 ? 64 << 10 : p.weight[0].bits == 4 ? 32 << 10 : 0;
-  const int64_t limit = device.info().max_smem_per_block - (20 << 10) - table;
-  const auto bytes = [&](int rows) { return int64_t{rows} * (p.k * 2 + 32 * 32); };
-  return p.m > 8 && bytes(16) <= limit ? 16 : bytes(8) <= limit ? 8 : 0;
-}
-
-}  // namespace
-
-const char* reject_pairs(const Device& device, const Problem& p) {
-  if (p.weight[0].format != WeightFormat::kKbit) return "for k-bit weights";
-  if (p.x_dtype != DType::kBF16 && p.x_dtype != DType::kF16) return "for bf16 and f16 activations";
-  if (const char* why = reject_mma(p)) return why;
-  return pairs_tile(device, p) == 0 ? "rows of x are too long" : nullptr;
-}
-
-void run_pairs(Device& device, const Problem& problem) {
-  if (problem.n == 0) return;
-  Problem p = problem;
-  p.tile_m = pairs_tile(device, p);
-  constexpr decltype(&small_m_pairs<2>) kRun[] = {small_m_pairs<2>, small_m_pairs<3>,
-                                                  small_m_pairs<4>, small_m_pairs<5>};
-  kRun[p.weight[0].bits - kMinKbit](device, p);
-}
-
 }  // namespace dsv4::gemm::cuda

@@ -110,14 +110,6 @@ inline double mma_rounding(const WeightView& w, DType x = DType::kBF16) {
   if (w.format != WeightFormat::kKbit && !f32_scales) return 0;
   return x == DType::kF16 ? 0x1p-11 : 0x1p-9;
 }
-// The small-M kernels with a decoder of pairs (weights/kbit_pairs.cuh): k-bit weights, x in bf16 or
-// f16. Returns nullptr, or why they cannot take this problem.
-const char* reject_pairs(const Device& device, const Problem& problem);
-void run_pairs(Device& device, const Problem& problem);
-// Their operands are rounded twice.
-inline double pairs_rounding(DType x) {
-  return x == DType::kF16 ? 0x1p-10 : 0x1p-8;
-}
 // Replaces x by a bf16 copy: exact for E4M3 with power-of-two scales. The copy is taken from the
 // workspace and lives as long as the caller's scope.
 void widen_activations(Device& device, Problem& problem);

@@ -10,8 +10,7 @@
 //   B (8 rows of x)          b0, b1 = the same columns of row g of x
 //   C                        c0, c1 = weight row g, x rows 2 j, 2 j + 1; c2, c3 = weight row g + 8
 //
-// Operands are bf16 or f16, exact or rounded as mma.cuh says. A decoder of pairs (kbit_pairs.cuh)
-// makes operands by itself, with x in its order of columns.
+// Operands are bf16 or f16, exact or rounded as mma.cuh says.
 
 #pragma once
 
@@ -20,7 +19,7 @@
 #include "dsv4/device/ptx/shared_memory.cuh"
 #include "dsv4/ops/gemm/cuda/operand.cuh"
 #include "dsv4/ops/gemm/cuda/tile.cuh"
-#include "dsv4/ops/gemm/weights/kbit_pairs.cuh"
+#include "dsv4/ops/gemm/weights/decode.cuh"
 
 namespace dsv4::gemm::cuda {
 
@@ -36,73 +35,9 @@ struct StagedRows {
   DSV4_HD explicit StagedRows(int units) : stride(static_cast<int>(align_up(units, 8)) + 4) {}
 };
 
-// Whether a decoder makes operands rather than f32.
-template <class Decode>
-inline constexpr bool kMakesPairs = requires {
-  Decode::kTableWords;
-};
-
-// Entries of a codebook as f32 in shared memory.
-template <class Decode>
-constexpr int table_floats() {
-  if constexpr (kMakesPairs<Decode>)
-    return 0;
-  else
-    return Decode::kTable;
-}
-template <class Decode>
-constexpr int64_t pair_table_bytes() {
-  if constexpr (kMakesPairs<Decode>)
-    return int64_t{4} * Decode::kTableWords;
-  else
-    return 0;
-}
 template <class Decode, int kTile>
 DSV4_HD constexpr int staged_quads(const StagedRows& staged) {
   return Decode::kColumns / 8 * kTile * staged.stride;
-}
-
-// What operand_piece() reads of the codebook, after it.
-template <class Decode>
-__device__ inline auto table_of(const Matrix& matrix, const float* table, const uint32_t* pairs) {
-  if constexpr (kMakesPairs<Decode>)
-    return Decode::table(matrix.codebook, pairs);
-  else
-    return table;
-}
-
-// Stores x with columns in the order of a decoder of pairs. A thread has a unit: 16 words of two
-// columns; x is of type X, in whole 16-byte quads.
-template <class Decode, class X, int kTile>
-__device__ inline void stage_pairs(const Problem& p, const Tile& tile, const StagedRows& staged,
-                                   uint4* x) {
-  const int units = p.k / Decode::kColumns;
-  for (int i = threadIdx.x; i < units * kTile; i += kSmallMThreads) {
-    const int m = i / units, unit = i % units;
-    uint32_t words[Decode::kColumns / 2] = {};
-    if (m < tile.rows) {
-      const int64_t row = x_row(p, tile.first_row + m);
-      const auto* from = reinterpret_cast<const uint4*>(
-          p.x + 2 * x_offset(p, row, tile.projection, unit * Decode::kColumns));
-#pragma unroll
-      for (int q = 0; q < Decode::kPieces; ++q) {
-        const uint4 quad = __ldg(from + q);
-        words[4 * q] = quad.x, words[4 * q + 1] = quad.y;
-        words[4 * q + 2] = quad.z, words[4 * q + 3] = quad.w;
-      }
-    }
-#pragma unroll
-    for (int piece = 0; piece < Decode::kPieces; ++piece) {
-      const auto word = [&](int w) {
-        const int column = pair_column(piece, w);
-        return __byte_perm(words[column / 2], words[column / 2 + 2],
-                           column % 2 == 0 ? 0x5410 : 0x7632);
-      };
-      uint4 quad;
-      quad.x = word(0), quad.y = word(1), quad.z = word(2), quad.w = word(3);
-      x[(piece * kTile + m) * staged.stride + unit] = quad;
-    }
-  }
 }
 
 template <class Decode, class X, int kTile>
@@ -120,42 +55,24 @@ __device__ inline void stage_x(const Problem& p, const Tile& tile, const StagedR
   }
 }
 
-// x and the codebook, before a barrier. pairs: where a decoder of pairs has its table
-template <class Decode, class X, int kTile>
-__device__ inline void fill_shared(const Problem& p, const Tile& tile, const StagedRows& staged,
-                                   const Matrix& matrix, float* table, uint4* x, uint32_t* pairs) {
-  if constexpr (kMakesPairs<Decode>) {
-    Decode::fill(matrix.codebook, pairs, kSmallMThreads);
-    stage_pairs<Decode, X, kTile>(p, tile, staged, x);
-  } else {
-    for (int i = threadIdx.x; i < Decode::kTable; i += kSmallMThreads)
-      table[i] = matrix.codebook[i];
-    stage_x<Decode, X, kTile>(p, tile, staged, x);
-  }
-}
-
 // A piece as four words of two operands each, scale included.
-template <class Decode, class X, class Table>
+template <class Decode, class X>
 __device__ inline void operand_piece(const typename Decode::Codes& codes, int piece,
-                                     const Table& table, uint32_t (&out)[4]) {
-  if constexpr (kMakesPairs<Decode>) {
-    Decode::operands(codes, piece, table, out);
-  } else {
-    float w[8];
-    Decode::piece(codes, piece, table, w);
-    const float scale = Decode::scale(codes, piece);
+                                     const float* table, uint32_t (&out)[4]) {
+  float w[8];
+  Decode::piece(codes, piece, table, w);
+  const float scale = Decode::scale(codes, piece);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (Decode::kScaled > 0) w[2 * i] *= scale, w[2 * i + 1] *= scale;
-      out[i] = operand_pair<X>(w[2 * i], w[2 * i + 1]);
-    }
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (Decode::kScaled > 0) w[2 * i] *= scale, w[2 * i + 1] *= scale;
+    out[i] = operand_pair<X>(w[2 * i], w[2 * i + 1]);
   }
 }
 
 // sums += one unit of weight rows g and g + 8 times x. x: piece 0 of row g, this lane's unit
-template <class Decode, class X, int kTile, class Table>
+template <class Decode, class X, int kTile>
 __device__ inline void multiply_unit_mma(const typename Decode::Codes (&rows)[2], const uint4* x,
-                                         const StagedRows& staged, const Table& table,
+                                         const StagedRows& staged, const float* table,
                                          float (&sums)[kTile / 8][4]) {
 #pragma unroll
   for (int piece = 0; piece < Decode::kColumns / 8; ++piece) {
@@ -211,7 +128,7 @@ __global__ void __launch_bounds__(kSmallMThreads, 1)
     small_m_kernel(const __grid_constant__ Problem p, int split, int passes) {
   ptx::pdl_start();
   auto* const staged_x = reinterpret_cast<uint4*>(ptx::dynamic_smem());
-  __shared__ float table[table_floats<Decode>() + 1], shared_sums[kTile / 8 * 4 * kSmallMThreads];
+  __shared__ float table[Decode::kTable + 1], shared_sums[kTile / 8 * 4 * kSmallMThreads];
   const Tile tile = this_tile(p);
   if (tile.rows == 0) return;
   const Matrix matrix = matrix_of(p, tile);
@@ -239,10 +156,9 @@ __global__ void __launch_bounds__(kSmallMThreads, 1)
 
   int pass = static_cast<int>(blockIdx.y);
   fetch(pass, warp % split);
-  auto* const pairs = reinterpret_cast<uint32_t*>(staged_x + staged_quads<Decode, kTile>(staged));
-  fill_shared<Decode, X, kTile>(p, tile, staged, matrix, table, staged_x, pairs);
+  for (int i = threadIdx.x; i < Decode::kTable; i += kSmallMThreads) table[i] = matrix.codebook[i];
+  stage_x<Decode, X, kTile>(p, tile, staged, staged_x);
   __syncthreads();
-  const auto codebook = table_of<Decode>(matrix, table, pairs);
   for (; pass < passes; pass += static_cast<int>(gridDim.y)) {
     float sums[kTile / 8][4] = {};
     for (int step = warp % split; step < steps; step += split) {
@@ -258,7 +174,7 @@ __global__ void __launch_bounds__(kSmallMThreads, 1)
       for (int u = 0; u < kLaneUnits; ++u) {
         const int unit = min(unit_of(step, u), units - 1);  // past the end: zero weights
         multiply_unit_mma<Decode, X, kTile>(codes[u], staged_x + lane / 4 * staged.stride + unit,
-                                            staged, codebook, sums);
+                                            staged, table, sums);
       }
     }
     add_splits<kTile / 8 * 4>(&sums[0][0], split, shared_sums);
@@ -288,8 +204,7 @@ void launch_small_m(Device& device, const Problem& p) {
           .block = kSmallMThreads,
           .grid_y = (passes + cta_passes - 1) / cta_passes,
           .grid_z = p.projections,
-          .shared = int64_t{staged_quads<Decode, kTile>(StagedRows(units))} * 16 +
-                    pair_table_bytes<Decode>()},
+          .shared = int64_t{staged_quads<Decode, kTile>(StagedRows(units))} * 16},
          p, split, passes);
 }
 

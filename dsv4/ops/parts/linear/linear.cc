@@ -33,9 +33,6 @@ DSV4_IMPL(LinearArgs, cublaslt_dequantized)
 DSV4_IMPL(LinearArgs, cuda_mma)
 // f32 arithmetic for any format, shape and alignment.
 DSV4_IMPL(LinearArgs, cuda)
-// Up to 64 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook, looked up in
-// pairs and rounded to the type of x twice. By name only: slower than cuda_mma for most rows.
-DSV4_IMPL(LinearArgs, cuda_pairs)
 // bf16 or f16 x times k-bit weights, which are written to the workspace in the type of x first; 256
 // tokens or more.
 DSV4_IMPL(LinearArgs, cublaslt_any)
@@ -50,9 +47,6 @@ namespace sm90_kbit_wide {
 double rounding(const LinearArgs& args);
 }
 namespace cuda_mma {
-double rounding(const LinearArgs& args);
-}
-namespace cuda_pairs {
 double rounding(const LinearArgs& args);
 }
 namespace cublaslt_any {
@@ -86,7 +80,6 @@ constexpr Impl<LinearArgs> kLinear[] = {
      cublaslt_any::rounding},
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
-    {"cuda_pairs", Arch::kCuda, false, cuda_pairs::reject, cuda_pairs::run, cuda_pairs::rounding},
     {"parts", Arch::kCuda, true, parts::reject, parts::run, kLtFp8Rounding},
 #endif
     {"cpu", Arch::kCpu, true, cpu::reject, cpu::run, 0, cpu::host_bytes},

@@ -12,8 +12,8 @@ namespace {
 
 using test::Arena;
 
-const test::TestedElsewhere kElsewhere{"sm90_many", "parts",          "sm90_few_kbit",
-                                       "cuda_kbit", "sm90_kbit_wide", "cuda_pairs"};
+const test::TestedElsewhere kElsewhere{"sm90_many", "parts", "sm90_few_kbit", "cuda_kbit",
+                                       "sm90_kbit_wide"};
 
 struct Shape {
   int64_t t, n, k;

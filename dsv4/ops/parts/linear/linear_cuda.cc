@@ -1,5 +1,5 @@
-// The implementations cuda, cuda_mma and cuda_pairs of linear.h: one problem for the portable CUDA
-// kernels of gemm/, whose projections are the groups.
+// The implementations cuda and cuda_mma of linear.h: one problem for the portable CUDA kernels of
+// gemm/, whose projections are the groups.
 
 #include "dsv4/ops/gemm/cuda/problem.h"
 #include "dsv4/ops/gemm/cuda/rows_for_split.h"
@@ -79,26 +79,5 @@ void run(const Context& context, const LinearArgs& args) {
 }
 
 }  // namespace cuda_mma
-
-namespace cuda_pairs {
-
-constexpr int64_t kMaxRows = 64;
-
-const char* reject(const Context& context, const LinearArgs& args) {
-  if (context.numerics == Numerics::kExact) return "exact numerics";
-  if (const char* why = reject_quantize(args)) return why;
-  if (args.x.dim(0) > kMaxRows) return "for up to 64 rows";
-  return gemm::cuda::reject_pairs(*context.device, problem_of(context, args));
-}
-
-double rounding(const LinearArgs& args) {
-  return gemm::cuda::pairs_rounding(args.x.dtype);
-}
-
-void run(const Context& context, const LinearArgs& args) {
-  gemm::cuda::run_pairs(*context.device, problem_of(context, args));
-}
-
-}  // namespace cuda_pairs
 
 }  // namespace dsv4::linear_kernel
