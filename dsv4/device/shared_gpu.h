@@ -1,9 +1,9 @@
 // Whether ranks of this program share a GPU, as they do in tests of a machine with one.
 //
 // The exchange of one rank then waits in some SMs for the other rank, whose kernels need those SMs,
-// too. A kernel that takes all registers of an SM would wait for the exchange, and the exchange for
-// it. Implementations with such kernels refuse calls where GPUs are shared; the kernels for few
-// tokens leave room for an exchange on every SM.
+// too. A kernel that takes all registers of an SM may wait for the exchange, and the exchange for
+// it. The implementations that have waited so, or have a kernel that is shaped like theirs
+// (gemm/sm90/large_m, grouped and kbit_wide), refuse calls where GPUs are shared.
 
 #pragma once
 

@@ -10,10 +10,13 @@ const char* reject(const Context& context, const Product& p) {
   if (p.weight.format != WeightFormat::kKbit) return "for k-bit weights";
   if (p.x.dtype != DType::kBF16 && p.x.dtype != DType::kF16) return "for bf16 and f16 activations";
   if (p.x.dim(0) > kMaxTokens) return "for up to 64 rows";
-  // By name up to 64: from 33 rows on the weight is read three times (docs/kernels/kbit.md).
+  // By name up to 64: from 33 rows on the weight is read three times (docs/kernels/kbit.md). Where
+  // bits must not depend on the batch, more rows would have to take this kernel, too.
   constexpr int64_t kChosenTokens = 32;
-  if (p.x.dim(0) > kChosenTokens && context.force_impl.empty())
-    return "others are faster for more than 32 rows";
+  if (context.force_impl.empty()) {
+    if (p.x.dim(0) > kChosenTokens) return "others are faster for more than 32 rows";
+    if (context.need_batch_invariant) return "more rows take kernels with other bits";
+  }
   if (!rows_on(p.x, kXAlign)) return "rows of x are not 16-byte aligned";
   if ((p.weight.n + kTileRows) * p.weight.data.row_stride() * 4 >= 2 * kMaxIndex)
     return "codes have more than 4 GB";

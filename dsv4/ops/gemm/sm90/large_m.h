@@ -18,7 +18,7 @@ namespace dsv4::gemm::large_m {
 inline constexpr int64_t kFewTokens = 64, kFewForTargets = 128;
 
 // Whether products of so many tokens are computed here. few: one of the constants above. The kernel
-// fills SMs, so not where ranks share a GPU.
+// fills SMs, so the answer is no where ranks share a GPU.
 inline bool takes(const Context& context, int64_t tokens, int64_t few) {
   return context.need_batch_invariant && tokens > few && !gpus_are_shared();
 }

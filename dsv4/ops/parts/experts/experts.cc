@@ -17,7 +17,7 @@ DSV4_IMPL(ExpertsArgs, sm90_few)
 DSV4_IMPL(ExpertsArgs, sm90_few_e4m3)
 // The kernels of sm90_few_e4m3 for rows of up to 7,168 columns; they lie in its folder.
 DSV4_IMPL(ExpertsArgs, sm90_wide)
-// What sm90_few_e4m3 and sm90_wide compute, to the bit, for up to 56 tokens of an expert at a time.
+// What sm90_few_e4m3 and sm90_wide compute, to the bit, for up to 48 tokens of an expert at a time.
 DSV4_IMPL(ExpertsArgs, sm90_many_e4m3)
 // Kernel images under kOfficial: products for up to 128 tokens of an expert at a time. FP4 weights
 // are exact, k-bit ones are rounded to f16 with their scales.

@@ -267,9 +267,10 @@ TEST(ExpertsHalves, ImagesAgreeWithOracle) {
 TEST(ExpertsHalves, DryRunWithImages) {
   const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
   const auto expect_choice = [&](int64_t t, const test::ImageSource& source, bool invariant,
-                                 std::string_view name) {
+                                 std::string_view name, const test::ImageSource* down = nullptr) {
     const Context context{.need_batch_invariant = invariant, .device = hopper.get()};
-    test::ImagesCase c({.t = t, .k = 2, .e = 3, .d = 512, .inner = 512}, source, source);
+    test::ImagesCase c({.t = t, .k = 2, .e = 3, .d = 512, .inner = 512}, source,
+                       down == nullptr ? source : *down);
     const ExpertsHiddenArgs first = test::first_half(c.arena, context, c.args);
     EXPECT_EQ(choose(experts_hidden, context, first).name, name) << t;
     const ExpertsOutputArgs second = test::second_half(first.hidden, c.args);
@@ -285,6 +286,9 @@ TEST(ExpertsHalves, DryRunWithImages) {
   for (const bool invariant : {false, true}) expect_choice(13, 3, invariant, "sm90_many_e4m3");
   expect_choice(25, 3, false, "sm90_grouped");
   expect_choice(25, 3, true, "sm90_many_e4m3");
+  // Both codebooks decide, as in the kernels for few pairs.
+  const test::ImageSource five(5);
+  for (const int64_t t : {1, 13}) expect_choice(t, 3, true, "sm90_few", &five);
 }
 #endif
 

@@ -178,6 +178,12 @@ TEST(LinearKbit, DryRun) {
   }
   EXPECT_NE(chosen({.bits = 4, .t = 64, .n = 8, .k = 768}), "sm90_kbit_wide") << "columns";
   EXPECT_NE(chosen({.bits = 4, .t = 64, .n = 8, .k = 512}, true), "sm90_kbit_wide") << "invariant";
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
+    const auto invariant = [&](int64_t t) {
+      return chosen({.bits = bits, .t = t, .n = 8, .k = 512}, true);
+    };
+    for (const int64_t t : {32, 33, 64, 600}) EXPECT_EQ(invariant(t), invariant(1)) << t;
+  }
 }
 #endif
 

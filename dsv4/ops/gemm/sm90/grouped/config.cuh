@@ -210,8 +210,7 @@ struct Shared {
   static constexpr XForm kForm = kXForm<Weights>;
   static constexpr int kPassStrips = kTileStrips / kPasses<Weights>;
   static constexpr int kStageBytes = kPassStrips * Weights::kSlabBytes;
-  // Columns of the largest tile, of which staging has sixteen at a time.
-  static constexpr int kColumns = kTiling<Weights>.most, kStagedColumns = (kColumns + 15) / 16 * 16;
+  static constexpr int kColumns = kTiling<Weights>.most;  // of the largest tile
   // A stage of x has a step of the largest tile, with scales of blocks all steps of a unit.
   static constexpr int kXStages = kScalesBlocks<Weights> ? 6 : 4;
   static constexpr int kXBytes =
@@ -222,8 +221,7 @@ struct Shared {
   static_assert(kFactors > kXStages);
   static constexpr int kTotals =
       kScalesBlocks<Weights> ? kColumns / 2 * kConsumerWarps * kWarp : kWarp;
-  static constexpr int kOtherBytes = kXStages * kXBytes +
-                                     kStagedColumns * (kStagedBytes + kFactors * 4) +
+  static constexpr int kOtherBytes = kXStages * kXBytes + kColumns * (kStagedBytes + kFactors * 4) +
                                      2 * static_cast<int>(sizeof(TableCopies)) + 4 * kTotals + 1024;
   static constexpr int kCodeStages = std::min(8, (sm90::kMaxSmem - kOtherBytes) / kStageBytes);
   static_assert(kCodeStages >= 2);
@@ -239,9 +237,9 @@ struct Shared {
 
   alignas(1024) unsigned char x[kXStages][kXBytes];
   // Sums of an item times their factors, on their way to the epilogue.
-  alignas(128) unsigned char staging[kStagedColumns * kStagedBytes];
+  alignas(128) unsigned char staging[kColumns * kStagedBytes];
   alignas(128) unsigned char codes[kCodeStages][kStageBytes];
-  alignas(16) float factors[kFactors][kStagedColumns];  // of the columns of items, in turn
+  alignas(16) float factors[kFactors][kColumns];  // of the columns of items, in turn
   float totals[kTotals];  // in_blocks.cuh: of each consumer thread, apart by their number
   TableCopies tables[2];  // of gate and up, of down
   // full: the bytes have landed; empty: all consumer warps have read them

@@ -13,8 +13,8 @@
 // Bound: instructions. A block of 32 columns takes a lane kN / 2 products of factors, kN / 2 FMAs
 // and about 26 others, where the tensor cores take kN / 2 clocks. A round of products and a wait
 // for them costs about a hundred clocks whatever it multiplies, so a round has as many products as
-// registers allow. Registers at kN = 32: 64 sums, 64 products, 16 of A, 6 to 8 words, scales,
-// addresses; at 48: 96, 48 and 8.
+// registers allow. Registers at kN = 32: 64 sums, 64 products, 32 of A, 6 to 8 words, scales,
+// addresses; at 48: 96, 48 and 16.
 
 #pragma once
 
@@ -49,7 +49,7 @@ __device__ inline void decode_round(const typename Weights::Table& table,
   }
 }
 
-// block: as above. factors: of columns 2 (lane % 4) + ..
+// block: as above. factors: those of column 2 (lane % 4) of each eight, and of the one after it
 template <int kN, class Scales>
 __device__ inline void promote_round(Products<kN>& products, const Scales& scales, int block,
                                      const float* factors, SumsOfBlocks<kN>& sums) {

@@ -22,12 +22,13 @@
 //            named 1         128        epilogue, before it counts an item as done
 // Registers  208 of consumers, 56 of the epilogue, 40 of producers; no spills but five words with
 //            folded scales
-// Smem       x 64 KB, staging 64 KB, codes 2 to 4 stages of 18 to 43 KB; with scales of blocks x 72
-//            KB, staging 24 KB, totals 20 KB, codes 6 to 8 stages of 9 to 17 KB
+// Smem       x 64 KB, staging 64 KB, codes 2 to 4 stages of 18 to 43 KB; with scales of blocks x 84
+//            KB, staging 24 KB, totals 24 KB, codes 5 to 8 stages of 9 to 17 KB
 //
 // Order of additions, for every tile and grid: k ascending, groups of 16 by the tensor core into
-// one accumulator; in e4m3 groups of 32 into one of 128, which is added in f32. A column does not
-// see the others, so a pair has the same bits in any batch.
+// one accumulator; in e4m3 groups of 32 into one of 128, which is added in f32; with scales of
+// blocks as in_blocks.cuh says. A column does not see the others, so a pair has the same bits in
+// any batch.
 
 #pragma once
 

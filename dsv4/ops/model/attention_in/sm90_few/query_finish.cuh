@@ -41,7 +41,7 @@ struct IndexHeadParams {
 
 inline constexpr int kIndexHeadWarps = 8;
 
-// grid: [n]. A warp has a head after the other.
+// grid: [n]. A warp takes every eighth head.
 __global__ void __launch_bounds__(kIndexHeadWarps* kWarp)
     finish_index_heads_kernel(const IndexHeadParams p) {
   ptx::pdl_start();

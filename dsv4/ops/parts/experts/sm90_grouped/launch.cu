@@ -122,17 +122,19 @@ const char* reject_columns(const ConstTensorView& x) {
                                                         : nullptr;
 }
 
-// With more pairs of an expert on average, sm90_grouped is faster. For MXFP4 sm90_grouped_e4m3
-// always is.
+// With more pairs of an expert on average, sm90_grouped is faster. For MXFP4 sm90_grouped_e4m3 is
+// faster with any number of pairs.
 constexpr int64_t kMostPairsInBlocks = 16;
 
-// Why sm90_many_e4m3 does not take calls of kernels with the same bits for few pairs, which take
-// rows of x that are aligned. columns: of rows, at most
-const char* reject_blocks(const Context& context, const KbitImage& image, const Codebook& book,
-                          int64_t columns, const ConstTensorView& x, int64_t pairs,
-                          int64_t experts) {
+// Why sm90_many_e4m3 refuses a product. It takes no call that the kernels with its bits for few
+// pairs refuse: these want both codebooks on the e4m3 grid, and aligned rows of x of at most
+// `columns`.
+const char* reject_blocks(const Context& context, const ExpertImages& images,
+                          const KbitImage& image, int64_t columns, const ConstTensorView& x,
+                          int64_t pairs, int64_t experts) {
   if (image.scale == ImageScale::kE4M3) return "NVFP4, whose blocks have 16 columns";
-  if (!gemm::fits_e4m3(book)) return "codebooks are not on the e4m3 grid";
+  if (!gemm::fits_e4m3(images.gate_up_codebook) || !gemm::fits_e4m3(images.down_codebook))
+    return "codebooks are not on the e4m3 grid";
   if (image.k > columns) return "rows of more columns than the kernels for few pairs take";
   if (x.row_stride() % kVector != 0 || reinterpret_cast<uintptr_t>(x.data) % 16 != 0)
     return "rows of activations are not aligned to 16 bytes";
@@ -204,12 +206,12 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
   using sm90_grouped::reject_blocks;
   const ExpertImages& images = args.stack.images();
   const int64_t pairs = args.x.dim(0) * slots(args), experts = args.stack.size();
-  if (const char* why = reject_blocks(context, images.gate_up, images.gate_up_codebook,
+  if (const char* why = reject_blocks(context, images, images.gate_up,
                                       gemm::experts_e4m3::kWideColumns, args.x, pairs, experts))
     return why;
-  // x again: rows of h are aligned.
-  return reject_blocks(context, images.down, images.down_codebook, gemm::experts_e4m3::kMaxColumns,
-                       args.x, pairs, experts);
+  // x is checked again in place of h, whose rows are always aligned.
+  return reject_blocks(context, images, images.down, gemm::experts_e4m3::kMaxColumns, args.x, pairs,
+                       experts);
 }
 
 void run(const Context& context, const ExpertsArgs& args) {
@@ -266,7 +268,7 @@ namespace experts_hidden_kernel::sm90_many_e4m3 {
 const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
   if (const char* why = reject_half(context, args)) return why;
   const ExpertImages& images = args.stack.images();
-  return reject_blocks(context, images.gate_up, images.gate_up_codebook, few::kWideColumns, args.x,
+  return reject_blocks(context, images, images.gate_up, few::kWideColumns, args.x,
                        args.hidden.dim(0), args.stack.num_ids());
 }
 
@@ -306,7 +308,7 @@ namespace experts_output_kernel::sm90_many_e4m3 {
 const char* reject(const Context& context, const ExpertsOutputArgs& args) {
   if (const char* why = reject_half(context, args)) return why;
   const ExpertImages& images = args.stack.images();
-  return reject_blocks(context, images.down, images.down_codebook, few::kMaxColumns, args.hidden,
+  return reject_blocks(context, images, images.down, few::kMaxColumns, args.hidden,
                        args.hidden.dim(0), args.stack.num_ids());
 }
 
