@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include "dsv4/device/pack.cuh"
 #include "dsv4/formats/quant_group.h"
 
@@ -51,6 +53,26 @@ __device__ uint8_t group_quantize_q8(GroupLanes lanes, const T* x, int n, uint8_
     *reinterpret_cast<Pack<uint8_t, kRun>*>(codes + i) = pack;
   }
   return scale;
+}
+
+// Q8 of a group whose values are in registers: each lane of a warp has kValues neighbors. codes: of
+// the lane's first value, aligned to kValues bytes; scale: of the group. A code of NaN has any
+// sign.
+template <int kValues>
+__device__ inline void warp_quantize_q8(const float (&values)[kValues], uint8_t* codes,
+                                        uint8_t* scale) {
+  float largest = 0;
+#pragma unroll
+  for (const float value : values) largest = fmaxf(largest, fabsf(value));
+  const uint8_t exponent = q8_scale(warp_max(largest));
+  const float inverse = inverse_scale(exponent);
+  Pack<__nv_fp8x2_storage_t, kValues / 2> packed;
+#pragma unroll
+  for (int i = 0; i < kValues / 2; ++i)
+    packed.value[i] = __nv_cvt_float2_to_fp8x2(
+        {values[2 * i] * inverse, values[2 * i + 1] * inverse}, __NV_SATFINITE, __NV_E4M3);
+  *reinterpret_cast<decltype(packed)*>(codes) = packed;
+  if (threadIdx.x % kWarp == 0) *scale = exponent;
 }
 
 }  // namespace dsv4

@@ -55,7 +55,7 @@ struct Shared {
   static constexpr int kHalfBytes = C::kColumns * kHalfRow * 2;
   static constexpr int kXBytes = 2 * kHalfBytes, kCodeBytes = C::kRows * kUnit / 8 * C::K,
                        kScaleBytes = C::kRows * kScaleUnits * kUnitBlocks;
-  // As many units as there is room for are in flight, 70 to 150 KB.
+  // As many units as there is room for are in flight, 96 to 154 KB.
   static constexpr int kMostStages = 8, kMostScaleStages = 3, kOtherBytes = 2048;
   static constexpr int kRoom =
       sm90::kMaxSmem - C::Lookup::kTableBytes - kMostScaleStages * kScaleBytes - kOtherBytes;

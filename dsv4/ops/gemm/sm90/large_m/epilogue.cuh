@@ -108,19 +108,8 @@ struct StoreQ8 {
     for (int token = warp; token < tokens; token += kConsumerWarps) {
       float u[kLaneRows];
       load<kLaneRows>(reinterpret_cast<const bf16*>(staging + staged_at(token, row / 8)), u);
-      float largest = 0;
-#pragma unroll
-      for (const float value : u) largest = fmaxf(largest, fabsf(value));
-      const uint8_t scale = q8_scale(warp_max(largest));
-      const float inverse = inverse_scale(scale);
-      Pack<__nv_fp8x2_storage_t, kLaneRows / 2> codes;
-#pragma unroll
-      for (int i = 0; i < kLaneRows / 2; ++i)
-        codes.value[i] = __nv_cvt_float2_to_fp8x2({u[2 * i] * inverse, u[2 * i + 1] * inverse},
-                                                  __NV_SATFINITE, __NV_E4M3);
       const int64_t at = (tile.token + token) * columns + column;
-      *reinterpret_cast<decltype(codes)*>(p.codes + at + lane * kLaneRows) = codes;
-      if (lane == 0) p.code_scales[at / kScaleColumns] = scale;
+      warp_quantize_q8(u, p.codes + at + lane * kLaneRows, p.code_scales + at / kScaleColumns);
     }
   }
 };

@@ -1,7 +1,7 @@
 // attention_in for few tokens: all products of x in one launch (gemm/sm90), everything else in
-// another (query.h). Where bits must not depend on the batch, any number of tokens: the queries of
-// more than 64 as finish_many() has them, their rows by their ops. Weights that query.h does not
-// take have their queries by ops for any number.
+// another (query.h). Where bits must not depend on the batch, they take any number of tokens:
+// finish_many() computes the queries of more than 64, and separate ops append their rows. Queries
+// of weights that query.h does not take are computed by separate ops for any number of tokens.
 
 #include "dsv4/ops/gemm/sm90/plan.h"
 #include "dsv4/ops/gemm/sm90/small_m.h"

@@ -45,19 +45,9 @@ struct StoreQ8 {
  private:
   // All lanes of a warp.
   __device__ void store(const float (&u)[kLaneRows], int64_t token, int column, int lane) const {
-    float largest = 0;
-#pragma unroll
-    for (const float value : u) largest = fmaxf(largest, fabsf(value));
-    const uint8_t scale = q8_scale(warp_max(largest));
-    const float inverse = inverse_scale(scale);
-    Pack<__nv_fp8x2_storage_t, kLaneRows / 2> codes;
-#pragma unroll
-    for (int i = 0; i < kLaneRows / 2; ++i)
-      codes.value[i] = __nv_cvt_float2_to_fp8x2({u[2 * i] * inverse, u[2 * i + 1] * inverse},
-                                                __NV_SATFINITE, __NV_E4M3);
-    uint8_t* to = params.codes + token * params.rows + column + lane * kLaneRows;
-    *reinterpret_cast<decltype(codes)*>(to) = codes;
-    if (lane == 0) params.scales[(token * params.rows + column) / gemm::kScaleColumns] = scale;
+    const int64_t at = token * params.rows + column;
+    warp_quantize_q8(u, params.codes + at + lane * kLaneRows,
+                     params.scales + at / gemm::kScaleColumns);
   }
 };
 
