@@ -1,4 +1,4 @@
-"""Shapes that k-bit products are measured with (bench/peer_kbit.py): K_in, N and who has them."""
+"""Shapes that k-bit products are measured with (bench/peer_kbit.py): K_in, N, and their names in models."""
 
 SHAPES = ((8192, 8192), (4096, 14336), (2048, 5120))  # of the short tables
 
@@ -26,7 +26,7 @@ MOE = {
 
 
 def shapes_of_models(models=None):
-    """{(K_in, N): "who: what; .."} in the order above. models: only these; None: all"""
+    """{(K_in, N): "MODEL: name; .."} in the order above. models: only these; None: all"""
     unknown = set(models or ()) - set(MODELS)
     if unknown:
         raise SystemExit(f"no model {', '.join(sorted(unknown))}: one of {', '.join(MODELS)}")
