@@ -168,6 +168,36 @@ def test_linear_of_any_shape(k):
     assert dsv4_kernels.kbit_linear(x[:0], weight.data, weight.scale, book, k, 96, 10).shape == (0, 3, 10)
 
 
+@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float16])
+def test_very_many_rows(dtype):
+    """More than 65,536 of them, dense and of one expert."""
+    rng, rows = random_of("rows", dtype), 70_000
+    weight, values = any_weight(rng, "k3-bnf", 24, 96)
+    x = normal(rng, rows, 96, dtype=dtype)
+    out = dsv4_kernels.kbit_linear(x, weight.data, weight.scale, weight.codebook, 3, 96, 24, scale2=weight.scale2)
+    assert close(out, x.astype(float), values)
+    stack, offsets = quantize_weight(normal(rng, 3, 24, 96), "k4-nf"), numpy.array([0, 65_600, 65_600, rows], numpy.int32)
+    out = dsv4_kernels.kbit_expert_linear(x, stack.data, stack.scale, stack.codebook, offsets, 4, 96, 24, 3, None,
+                                          scale2=stack.scale2)
+    for e, values in enumerate(stack.dequantize().astype(float)):
+        part = slice(offsets[e], offsets[e + 1])
+        assert close(out[part], x[part].astype(float), values)
+
+
+def test_moe_of_a_long_prompt_with_many_experts():
+    """8,192 tokens, 16 of 512 experts each; tokens at the ends and between against float64."""
+    rng = random_of("long")
+    stacks, x, _, _ = moe_case(rng, 512, 32, 32, 8192, 1)
+    ids = numpy.argsort(rng.random((8192, 512)), 1)[:, :16].astype(numpy.int32)
+    weights = rng.uniform(.05, 1, (8192, 16)).astype(numpy.float32)
+    out = dsv4_kernels.kbit_moe(x, *stacks, ids, weights)
+    values, some = [s.dequantize().astype(float) for s in stacks], numpy.r_[0:20, 4090:4100, 8172:8192]
+    want = reference.moe(x[some].astype(float), *values, ids[some], weights[some].astype(float), "silu")
+    assert numpy.abs(out[some] - want).max() <= 2e-5 * numpy.abs(want).max()
+    order = rng.permutation(8192)
+    assert numpy.array_equal(dsv4_kernels.kbit_moe(x[order], *stacks, ids[order], weights[order]), out[order])
+
+
 def fp4_weight(rng, format, n, k):
     pairs, group = rng.integers(0, 256, (n, k // 2), numpy.uint8), 32 if format == "mxfp4" else 16
     if format == "mxfp4":
