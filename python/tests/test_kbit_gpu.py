@@ -289,6 +289,28 @@ def test_experts_in_captured_graphs():
         dsv4_kernels.kbit_moe(*moe, out=out, workspace=own[0][:1])
 
 
+@torch.no_grad()
+def test_one_graph_of_the_compiler():
+    """Inside torch.compile, conversions, dense products, experts and mixtures have the bits of plain calls."""
+    rng = random_of("gpu compile")
+    stacks, x, ids, weights = moe_case(rng, 8, 128, 64, 9, 3, ("k3", "k3", "k3"))
+    stacks, x, ids, weights = [gpu(s) for s in stacks], gpu(x).half(), gpu(ids), gpu(weights)
+    gate, offsets = stacks[0], gpu(numpy.array([0] * 4 + [4] * 4 + [9], numpy.int32))
+
+    def block(x, w):
+        packed, absmax, book = dsv4_kernels.quantize_kbit(w, 4)
+        tiles = dsv4_kernels.repack_kbit(packed, absmax, 128, 128, 4)
+        dense = dsv4_kernels.kbit_linear(x, *tiles, book, 4, 128, 128)
+        rows = dsv4_kernels.kbit_expert_linear(dense, gate.data, gate.scale, gate.codebook, offsets, 3, 128, 64, 8, None,
+                                               scale2=gate.scale2)
+        return rows, dsv4_kernels.kbit_moe(dense, *stacks, ids, weights), dsv4_kernels.dequantize_kbit(packed, absmax, book, 4, 77)
+
+    torch._dynamo.reset()
+    compiled, w = torch.compile(block, fullgraph=True, backend="aot_eager"), torch.randn(128, 128, device="cuda")
+    compiled(x, w)
+    assert all(torch.equal(a, b) for a, b in zip(compiled(x, w), block(x, w)))
+
+
 def test_bits_repeat_and_graphs_replay():
     rng = random_of("gpu bits")
     weight, _ = any_weight(rng, "k3", 512, 2048)
