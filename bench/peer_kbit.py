@@ -32,6 +32,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 4096)
 IMPLEMENTATIONS = ("cuda_kbit", "sm90_kbit_wide", "sm90_few_kbit", "cuda_mma", "cuda", "cublaslt_any")
 MOE_IMPLEMENTATIONS = ("cuda", "cuda_kbit")
 BITS = (2, 3, 4, 5)
+DEVICE = "cuda"
 ROTATE = 96 << 20     # bytes of weights in a graph; an H200 has 50 MB of L2
 MOE_TURNS = 8         # routings in a graph
 SLOW_ROWS = 64        # the f32 implementation is not timed with more
@@ -66,12 +67,12 @@ def replay_us(torch, calls):
 class Pool:
     """Random bytes that all weights are parts of. Scales are between 1/16 and 1/2."""
 
-    def __init__(self, torch, kernels):
+    def __init__(self, torch, kernels, mega=1 << 20):
         self.torch, self.kernels = torch, kernels
-        self.words = torch.randint(-2**31, 2**31 - 1, (100 << 20,), dtype=torch.int32, device="cuda")
-        self.scales = torch.randint(0x70, 0xa0, (48 << 20,), dtype=torch.uint8, device="cuda")
-        self.floats = torch.randn(480 << 20, dtype=torch.bfloat16, device="cuda")
-        self.workspace = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+        self.words = torch.randint(-2**31, 2**31 - 1, (100 * mega,), dtype=torch.int32, device=DEVICE)
+        self.scales = torch.randint(0x70, 0xa0, (48 * mega,), dtype=torch.uint8, device=DEVICE)
+        self.floats = torch.randn(480 * mega, dtype=torch.bfloat16, device=DEVICE)
+        self.workspace = torch.empty(2048 * mega, dtype=torch.uint8, device=DEVICE)
 
     @staticmethod
     def parts(memory, shape, count):
@@ -95,7 +96,7 @@ class Pool:
         return self.floats[-m * k_in:].view(m, k_in).to(dtype)
 
     def cublas_us(self, k_in, n, m):
-        x, out = self.x(m, k_in, self.torch.bfloat16), self.torch.empty(m, n, dtype=self.torch.bfloat16, device="cuda")
+        x, out = self.x(m, k_in, self.torch.bfloat16), self.torch.empty(m, n, dtype=self.torch.bfloat16, device=DEVICE)
         return replay_us(self.torch, [lambda w=w: self.torch.mm(x, w.t(), out=out) for w in self.bf16(k_in, n)])
 
 
@@ -112,7 +113,7 @@ def check(out, x, values, what):
 def dense_row(pool, weights, values, m, dtype, bandwidth, implementations, **more):
     """A row of the JSON. weights: of one shape, in turn; values: the first one, f32; implementations: names, None: chosen."""
     torch, first = pool.torch, weights[0]
-    k_in, n, k, out = first.k, first.n, first.bits, torch.empty(m, first.n, dtype=dtype, device="cuda")
+    k_in, n, k, out = first.k, first.n, first.bits, torch.empty(m, first.n, dtype=dtype, device=DEVICE)
     x, bytes = pool.x(m, first.k, dtype), first.n * first.k * (first.bits + 0.25) / 8
 
     def call_of(w, implementation):
@@ -186,8 +187,8 @@ def add_humming(torch, rows):
 
 
 def random_stack(torch, kernels, k, n, k_in, experts):
-    data = torch.randint(-2**31, 2**31 - 1, (experts, n, k_in // 32 * k), dtype=torch.int32, device="cuda")
-    scale = torch.randint(0x70, 0xa0, (experts, n, k_in // 32), dtype=torch.uint8, device="cuda")
+    data = torch.randint(-2**31, 2**31 - 1, (experts, n, k_in // 32 * k), dtype=torch.int32, device=DEVICE)
+    scale = torch.randint(0x70, 0xa0, (experts, n, k_in // 32), dtype=torch.uint8, device=DEVICE)
     book = kernels.create_codebook("e4m3", k, data)
     return kernels.KbitWeight("kbit", n, k_in, data, scale, book, k, [1.0] * experts, e4m3=True)
 
@@ -195,16 +196,16 @@ def random_stack(torch, kernels, k, n, k_in, experts):
 def routings(torch, experts, top_k, t):
     """[t, top_k] of each call of a graph. A few tokens meet other experts in each call, as long as there are any."""
     if t * top_k * 2 > experts:
-        return [torch.rand(t, experts, device="cuda").topk(top_k, 1).indices.int() for _ in range(MOE_TURNS)]
-    order, turns = torch.randperm(experts, device="cuda").int(), min(MOE_TURNS, experts // (t * top_k))
+        return [torch.rand(t, experts, device=DEVICE).topk(top_k, 1).indices.int() for _ in range(MOE_TURNS)]
+    order, turns = torch.randperm(experts, device=DEVICE).int(), min(MOE_TURNS, experts // (t * top_k))
     return list(order[:turns * t * top_k].view(turns, t, top_k))
 
 
 def moe_row(torch, kernels, stacks, images, model, t, bandwidth):
     experts, d, inner, top_k = MOE[model][:4]
     ids = routings(torch, experts, top_k, t)
-    x = torch.randn(t, d, dtype=torch.bfloat16, device="cuda")
-    out, weights = torch.empty_like(x), torch.rand(t, top_k, device="cuda")
+    x = torch.randn(t, d, dtype=torch.bfloat16, device=DEVICE)
+    out, weights = torch.empty_like(x), torch.rand(t, top_k, device=DEVICE)
     touched = statistics.mean(len(i.unique()) for i in ids)
     seconds = max(touched * 3 * d * inner * 3.25 / 8 / bandwidth, 6 * t * top_k * d * inner / PEAK)
     row = {"op": "kbit_moe", "model": model, "k": 3, "t": t, "floor_us": round(seconds * 1e6, 3), "us": {}, "error": {}}
