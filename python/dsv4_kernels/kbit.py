@@ -253,7 +253,7 @@ def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", l
     limit           clamps the gate from above and up on both sides; None: no clamp
 
     Everything in between is f32; on a GPU the implementation "cuda_kbit" rounds weights and the input of down to the
-    dtype of x, unless numerics is "exact".
+    dtype of x, and "sm90_image" (stacks in layout "image") the input of down to bf16, unless numerics is "exact".
     """
     library, number = library_of(x), _activation(activation)
     stacks = (gate, up, down)

@@ -11,6 +11,7 @@ if not torch.cuda.is_available():
 
 import dsv4_kernels  # noqa: E402
 from dsv4_kernels import KbitWeight, quantize_weight  # noqa: E402
+from dsv4_kernels.kbit import _multiply  # noqa: E402
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STEP = {torch.float32: 0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -233,6 +234,42 @@ def test_moe_of_a_long_prompt_with_many_experts():
         for implementation in (None, "cuda_kbit"):
             out = dsv4_kernels.kbit_moe(gpu(x).to(dtype), *args, implementation=implementation).cpu()
             assert (out.float() - want).abs().max() <= bound * want.abs().max()
+
+
+hopper = pytest.mark.skipif(torch.cuda.get_device_capability()[0] != 9, reason="images are read on Hopper")
+
+
+@hopper
+@pytest.mark.parametrize("format", ["k2-e4m3", "k3-e4m3", "k4-e4m3", "mxfp4", "nvfp4"])
+def test_images_are_read_as_they_are(format):
+    """Rows of bf16 are not rounded; more than 16 of them take the converted rows of the weight."""
+    rng = random_of("gpu images", format)
+    for n, k_in, rows in ((133, 96, 1), (64, 2080, 3), (300, 8192, 5), (1000, 1056, 16)):
+        weight, values = any_weight(rng, format, n, k_in)
+        image = gpu(weight).repacked("image")
+        x = torch.as_tensor(rng.standard_normal((rows, k_in))).cuda().to(torch.bfloat16)
+        out = _multiply("linear", x, image, None, implementation="sm90_image")
+        assert close(out, x, values)
+        assert torch.equal(_multiply("linear", x, image, None), out)
+        assert torch.equal(_multiply("linear", x[:1], image, None), out[:1])
+        more = x.repeat(17 // rows + 1, 1)[:17].contiguous()
+        assert close(_multiply("linear", more, image, None), more, values, torch.bfloat16)
+
+
+@hopper
+@pytest.mark.parametrize("name, limit", [("silu", None), ("silu", 0.7), ("gelu_tanh", None)])
+@pytest.mark.parametrize("t, top_k, experts", [(1, 6, 9), (5, 10, 512), (70, 4, 24)])
+def test_moe_of_images(name, limit, t, top_k, experts):
+    rng = random_of("gpu moe images", name, t, experts)
+    stacks, x, ids, weights = moe_case(rng, experts, 288, 160, t, top_k, ("k3", "k3", "k4"))
+    images = [gpu(s).repacked("image") for s in stacks]
+    x, rest = gpu(x).to(torch.bfloat16), dict(activation=name, limit=limit)
+    call = lambda parts, **how: dsv4_kernels.kbit_moe(x, *parts, gpu(ids), gpu(weights), **rest, **how,
+                                                      out=torch.empty(x.shape, device="cuda"))
+    exact, out = call(map(gpu, stacks), numerics="exact"), call(images, implementation="sm90_image")
+    assert (out - exact).abs().max() <= 2.0**-8 * exact.abs().max()
+    assert torch.equal(call(images), out)
+    assert (call(images, numerics="exact") - exact).abs().max() <= 2e-5 * exact.abs().max()  # by conversion
 
 
 @pytest.mark.parametrize("implementation", [None, "cuda_kbit", "cuda"])
