@@ -183,8 +183,9 @@ typedef enum dsv4_activation {
 // g = gate_e x, u = up_e x,  h = a(min(g, limit)) * clamp(u, -limit, limit)
 // out[t] = sum_j expert_weights[t, j] down_e h,  e = experts[t, j], in ascending order of e
 //
-// g, u, h and the sum are f32. On a GPU the implementation "cuda_kbit" rounds weights and h to the
-// type of x, bf16 or f16, and "sm90_image" h to bf16; with dsv4_call::exact nothing is rounded.
+// g, u, h and the sum are f32. On a GPU the implementations "cuda_kbit" and "cuda_mma" round
+// weights and h to the type of x, bf16 or f16, and "sm90_image" h to bf16; with dsv4_call::exact
+// nothing is rounded.
 typedef struct dsv4_kbit_moe_params {
   size_t size;                          // sizeof(dsv4_kbit_moe_params)
   dsv4_tensor x;                        // [t, d] F32|BF16|F16

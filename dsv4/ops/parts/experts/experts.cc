@@ -26,8 +26,9 @@ DSV4_IMPL(ExpertsArgs, sm90_grouped)
 // MXFP4 weights as e4m3 operands, where no exponent is more than kFoldedSpan below the largest;
 // otherwise sm90_grouped.
 DSV4_IMPL(ExpertsArgs, sm90_grouped_e4m3)
-// Tensor cores under kOfficial, when experts have more than a few tokens. Weights whose values are
-// no bf16 numbers are rounded to bf16.
+// Tensor cores, when experts have more than a few tokens: under kOfficial, or where
+// ExpertsArgs::may_round_operands. Weights whose values are no bf16 numbers are rounded to bf16, or
+// to f16 with x in f16.
 DSV4_IMPL(ExpertsArgs, cuda_mma)
 // Up to 4 rows of bf16 of an expert at a time, where ExpertsArgs::may_round_operands: a kernel
 // image of each matrix, FP4 or of at most 4 bits with e4m3 codebooks. Only h is rounded, to bf16.

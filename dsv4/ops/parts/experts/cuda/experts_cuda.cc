@@ -39,6 +39,9 @@ class Call {
         kernels_(kernels),
         official_(context.numerics == Numerics::kOfficial),
         middle_(official_ ? DType::kBF16 : DType::kF32),
+        hidden_(official_                  ? DType::kBF16
+                : kernels == Kernels::kMma ? args.x.dtype
+                                           : DType::kF32),
         t_(args.x.dim(0)),
         pairs_(t_ * slots(args)),
         d_(args.x.dim(1)),
@@ -47,7 +50,7 @@ class Call {
   void run() {
     Scratch& scratch = device_.workspace();
     const TensorView gate_up = scratch.take(middle_, {pairs_, 2 * inner_});
-    const TensorView hidden = scratch.take(middle_, {pairs_, inner_});
+    const TensorView hidden = scratch.take(hidden_, {pairs_, inner_});
     const TensorView y = scratch.take(middle_, {pairs_, d_});
     const ConstTensorView x = activations();
     Problem up = problem(x, gate_up, inner_, 2), down = problem(hidden, y, d_, 1);
@@ -152,6 +155,7 @@ class Call {
   const Kernels kernels_;
   const bool official_;
   const DType middle_;  // of gate, up and the outputs of down
+  const DType hidden_;  // of h
   const int64_t t_, pairs_, d_, inner_;
   ExpertPlan plan_;
 };
@@ -190,18 +194,30 @@ void run(const Context& context, const ExpertsArgs& args) {
 namespace cuda_mma {
 namespace {
 
+// Where most experts have one pair, the GEMV kernels are as fast. cuda_kbit, which does not take
+// official numerics, is as fast up to 12 pairs.
+bool is_few(const ExpertsArgs& args, bool official) {
+  constexpr int64_t kKbitPairs = 12;
+  const int64_t t = args.x.dim(0), pairs = t * slots(args), experts = args.stack.size();
+  const bool kbit = args.stack.file()[0].w1.format == WeightFormat::kKbit;
+  if (!official && kbit) return pairs <= kKbitPairs * experts;
+  return t <= 1 || 2 * pairs <= experts;
+}
+
 // Why the tensor core kernels do not take the weights of the first expert, which stand for all.
 // Only the fields that reject_mma() reads are set. Hidden is allocated here and therefore aligned;
 // x is read in place unless it is quantized.
-const char* reject_products(const ExpertsArgs& args) {
+const char* reject_products(const ExpertsArgs& args, bool official) {
   const ExpertWeights& first = args.stack.file()[0];
-  const bool copied = first.w1.quantized_activations();
+  const bool copied = official && first.w1.quantized_activations();
   Problem up{.x = copied ? nullptr : args.x.data,
              .x_dtype = copied ? DType::kBF16 : args.x.dtype,
              .x_stride = copied ? args.x.dim(1) : args.x.row_stride(),
              .k = static_cast<int>(args.x.dim(1)),
              .projections = 2};
-  Problem down{.x_dtype = DType::kBF16, .x_stride = first.w2.k, .k = static_cast<int>(first.w2.k)};
+  Problem down{.x_dtype = official ? DType::kBF16 : args.x.dtype,
+               .x_stride = first.w2.k,
+               .k = static_cast<int>(first.w2.k)};
   up.weight[0] = strided_weight(args.stack.file(), &ExpertWeights::w1, nullptr);
   up.weight[1] = strided_weight(args.stack.file(), &ExpertWeights::w3, nullptr);
   down.weight[0] = strided_weight(args.stack.file(), &ExpertWeights::w2, nullptr);
@@ -212,23 +228,27 @@ const char* reject_products(const ExpertsArgs& args) {
 }  // namespace
 
 const char* reject(const Context& context, const ExpertsArgs& args) {
-  if (context.numerics == Numerics::kExact) return "exact numerics";
+  const bool official = context.numerics == Numerics::kOfficial;
+  if (!official && !args.may_round_operands) return "operands must not be rounded";
+  if (!official && args.x.dtype == DType::kF32) return "for bf16 and f16 activations";
   if (args.stack.empty()) return "no experts";
   if (!args.stack.is_file()) return "kernel images of experts";
-  // Where most experts have one pair, the GEMV kernels are as fast.
-  const bool few = args.x.dim(0) <= 1 || 2 * args.x.dim(0) * slots(args) <= args.stack.size();
-  if (few && context.force_impl.empty()) return "few tokens for each expert";
-  if (const char* reason = reject_other_models(args)) return reason;
+  if (is_few(args, official) && context.force_impl.empty()) return "few tokens for each expert";
+  if (const char* reason = official ? reject_other_models(args) : nullptr) return reason;
   // This walks all experts: last but one, so that a call walks them once on its way down the table.
   if (const char* reason = reject_strided(args)) return reason;
-  return reject_products(args);
+  return reject_products(args, official);
 }
 
 double rounding(const ExpertsArgs& args) {
   if (args.stack.empty() || !args.stack.is_file()) return 0;
   const ExpertWeights& first = args.stack.file()[0];
-  using gemm::cuda::mma_rounding;
-  return std::max({mma_rounding(first.w1), mma_rounding(first.w3), mma_rounding(first.w2)});
+  const double of_hidden = !args.may_round_operands      ? 0
+                           : args.x.dtype == DType::kF16 ? 0x1p-11
+                                                         : 0x1p-9;
+  const DType x = args.x.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
+  const auto of = [&](const WeightView& w) { return gemm::cuda::mma_rounding(w, x); };
+  return std::max({of(first.w1), of(first.w3), of(first.w2)}) + of_hidden;
 }
 
 void run(const Context& context, const ExpertsArgs& args) {

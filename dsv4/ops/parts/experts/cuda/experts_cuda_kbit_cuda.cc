@@ -54,9 +54,6 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
   if (args.stack.size() > kMaxPlanned) return "more than 1024 experts";
   if (context.numerics != Numerics::kExact) return "official numerics";
   if (!args.may_round_operands) return "operands must not be rounded";
-  // By name any number: from some number of rows on others read weights less often.
-  constexpr int64_t kChosenTokens = 64;
-  if (args.x.dim(0) > kChosenTokens && context.force_impl.empty()) return "more than 64 tokens";
   const int64_t pairs = args.x.dim(0) * slots(args);
   const auto shape = [&](DType dtype, int64_t n) {
     return TensorView(TensorMeta::contiguous(dtype, {pairs, n}), nullptr);

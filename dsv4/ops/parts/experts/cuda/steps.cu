@@ -53,8 +53,8 @@ __global__ void quantize_kernel(const X* x, int64_t x_stride, bf16* out, int d) 
     if (first + i * kWarp < d) out[row * d + first + i * kWarp] = from_float<bf16>(v[i]);
 }
 
-template <class X, GateActivation kActivation>
-__global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden,
+template <class X, class H, GateActivation kActivation>
+__global__ void swiglu_kernel(const X* gate_up, const float* weight, H* hidden,
                               int64_t hidden_stride, int inner, float limit, bool quantize) {
   const auto gated = [](float gate, float up, float factor, float most) {
     if constexpr (kActivation == GateActivation::kSilu) return swiglu(gate, up, factor, most);
@@ -68,12 +68,12 @@ __global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden,
   for (int i = 0; i < kLaneColumns; ++i) {
     const int c = first + i * kWarp;
     if (c < inner)  // rounded to the dtype of hidden
-      v[i] = to_float(from_float<X>(gated(to_float(gate[c]), to_float(up[c]), factor, limit)));
+      v[i] = to_float(from_float<H>(gated(to_float(gate[c]), to_float(up[c]), factor, limit)));
   }
   if (quantize) quantize_group(v);
   for (int i = 0; i < kLaneColumns; ++i) {
     const int c = first + i * kWarp;
-    if (c < inner) hidden[pair * hidden_stride + c] = from_float<X>(v[i]);
+    if (c < inner) hidden[pair * hidden_stride + c] = from_float<H>(v[i]);
   }
 }
 
@@ -205,18 +205,19 @@ void experts_quantize(Device& device, const ConstTensorView& x, const TensorView
 
 void experts_swiglu(Device& device, const SwigluStep& step) {
   const int64_t inner = step.hidden.dim(1);
-  with_float_type(step.hidden.dtype, [&](auto element) {
-    using X = decltype(element);
+  const auto run = [&]<class X, class H>(X, H) {
     const auto kernel =
-        step.activation == GateActivation::kSilu   ? swiglu_kernel<X, GateActivation::kSilu>
-        : step.activation == GateActivation::kGelu ? swiglu_kernel<X, GateActivation::kGelu>
-                                                   : swiglu_kernel<X, GateActivation::kGeluTanh>;
+        step.activation == GateActivation::kSilu   ? swiglu_kernel<X, H, GateActivation::kSilu>
+        : step.activation == GateActivation::kGelu ? swiglu_kernel<X, H, GateActivation::kGelu>
+                                                   : swiglu_kernel<X, H, GateActivation::kGeluTanh>;
     launch(
         device, "experts_swiglu", kernel,
         {.grid = step.hidden.dim(0), .block = kThreads, .grid_y = group_blocks(inner), .pdl = true},
-        step.gate_up.as<X>(), step.weight, step.hidden.as<X>(), step.hidden.row_stride(), inner,
+        step.gate_up.as<X>(), step.weight, step.hidden.as<H>(), step.hidden.row_stride(), inner,
         step.limit > 0 ? step.limit : HUGE_VALF, step.quantize);
-  });
+  };
+  if (step.gate_up.dtype == DType::kBF16) return run(bf16(), bf16());
+  with_stored_type(step.hidden.dtype, [&](auto element) { run(float(), element); });
 }
 
 void experts_swiglu_q8(Device& device, const SwigluQ8Step& step) {

@@ -18,7 +18,7 @@ struct SwigluStep {
   const float* weight = nullptr;  // [pairs] router weight; null: 1
   float limit = 0;                // 0: no clamp
   bool quantize = false;          // Q8 over groups of 128, after the rounding to hidden's dtype
-  TensorView hidden;              // [pairs, i] f32|bf16
+  TensorView hidden;              // [pairs, i] bf16 where gate_up is, else f32|bf16|f16
   GateActivation activation = GateActivation::kSilu;
 };
 void experts_swiglu(Device& device, const SwigluStep& step);
