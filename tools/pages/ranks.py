@@ -1,6 +1,7 @@
 """Tables of the page about several GPUs: steps over two of them, from bench/results/gpu-h200/ranks_*.json; what would be on
 four and eight, from the plan and from ranks that run alone (tools/multi_gpu_check.sh, `bench` and `shards`)."""
 
+import ranks_picture
 from common import RESULTS, read, row, table, thousands, with_blocks
 
 PAGE = "docs/several-" + "gpus.md"  # docs/spec has a file of the same name
@@ -160,4 +161,5 @@ def wanted():
     memory = list(alone_memory())
     predicted = table(batch_head(), *prediction_rows(), *rule_rows()) + ([""] if memory else []) + memory
     return {PAGE: with_blocks(PAGE, ranks="\n".join(steps()), exchange="\n".join(exchange_table()), predicted="\n".join(predicted),
-                              plan="\n".join(plan_table()))}
+                              plan="\n".join(plan_table())),
+            ranks_picture.FILE: ranks_picture.picture()}
