@@ -1,4 +1,4 @@
-"""The picture of docs/several-gpus.md: what each of two ranks holds of V4-Flash, and what a layer exchanges."""
+"""The picture of the page about several GPUs: what each of two ranks holds of V4-Flash, and what a layer exchanges."""
 
 from html import escape
 
