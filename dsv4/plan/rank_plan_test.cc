@@ -31,6 +31,8 @@ TEST(RankPlan, IsWhatRanksOfTheDemoTake) {
     for (const auto& [world, placement, mtp] : {std::tuple(2, kSliced, false),
                                                 {3, kSliced, true},
                                                 {5, kSliced, false},
+                                                {6, kSliced, false},
+                                                {7, kSliced, true},
                                                 {2, kWhole, true},
                                                 {3, kWhole, false},
                                                 {7, kWhole, false}}) {
@@ -87,8 +89,13 @@ TEST(RankPlan, SharesAndCopiesAreTheModel) {
   const ConvertList list =
       convert_list(stored_tensors(official_tensor_list(config, false)), {}, config.o_groups);
   const RankPlan whole = plan_ranks(config, list, {.context = 4096}, 1).front();
-  for (const auto& [world, placement] :
-       {std::pair(2, kSliced), {3, kSliced}, {2, kWhole}, {3, kWhole}}) {
+  for (const auto& [world, placement] : {std::pair(2, kSliced),
+                                         {3, kSliced},
+                                         {6, kSliced},
+                                         {7, kSliced},
+                                         {2, kWhole},
+                                         {3, kWhole},
+                                         {7, kWhole}}) {
     int64_t own = 0, copies = -1;
     for (const RankPlan& rank :
          plan_ranks(config, list, {.context = 4096, .placement = placement}, world)) {
