@@ -133,6 +133,15 @@ def plan_table():
     return table(head, *map(plan_row, rows))
 
 
+def memory_row(name, title):
+    """Bytes of one GPU, and how many more than planned."""
+    def cell(memory):
+        excess = memory["measured_bytes"] / memory["planned_bytes"] - 1
+        return f"{memory['planned_bytes'] / GIB:.2f}, {memory['measured_bytes'] / GIB:.2f} ({100 * excess:+.2f} %)"
+    of_batch = by_batch(report(name))
+    return row(f"{title}: GiB of a GPU planned, taken", *(cell(of_batch[b]["memory"]) if b in of_batch else "" for b in BATCHES))
+
+
 def exchange_table():
     """With NCCL's times where both were measured in one run."""
     found = report("peer_exchange") or report("ranks_exchange")
@@ -146,7 +155,7 @@ def steps():
     first = report("ranks_fp4")
     rounds = [one for one in report("ranks_mtp_fp4")["results"] if one.get("draft_tokens") == 2]
     return [f"Two {first['device']}, synthetic V4-Flash, {first['layers']} layers, a context of 4K: ms a step (tokens/s) by batch.", "",
-            *table(batch_head(), *(decode_row(*one) for one in DECODE)), "",
+            *table(batch_head(), *(decode_row(*one) for one in DECODE), *(memory_row(*one) for one in (DECODE[0], DECODE[4]))), "",
             *(f"* A prompt of {thousands(one['tokens'])} in steps of {thousands(one['chunk'])}, FP4: {one['tokens_per_second']:,.0f} tokens/s."
               for one in report("ranks_prefill")["results"]),
             *(f"* Two drafts of MTP, of which {one['tokens_per_round'] - 1:.2f} hold, batch {one['batch']}: {one['tokens_per_second']:,.0f} tokens/s."
