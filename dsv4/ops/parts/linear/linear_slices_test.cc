@@ -5,6 +5,9 @@
 #include "dsv4/ops/parts/linear/linear_case.h"
 #include "tests/harness/slice_check.h"
 #include "tests/harness/weights.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -92,6 +95,46 @@ TEST(LinearSlices, OfGroups) {
     }
   }
 }
+
+#if DSV4_CUDA
+// Of V4-Flash and V4-Pro, on 2, 4 and 8 GPUs: the same implementation for slices as for the whole.
+TEST(LinearSlices, DryRunOfTheReleases) {
+  const std::unique_ptr<Device> hopper =
+      Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
+  const Context context{.need_batch_invariant = true, .device = hopper.get()};
+  const auto expect_one = [&](int64_t n, int64_t k, const test::LinearShape& shape) {
+    Arena arena;
+    WeightView weight{.format = WeightFormat::kFp8Block, .n = n, .k = k};
+    weight.data = arena.input(DType::kE4M3, {n, k});
+    weight.scale = arena.input(DType::kE8M0, {n / 128, k / 128});
+    LinearArgs whole{.x = arena.input(shape.x, {shape.t, shape.groups * k}),
+                     .weight = weight,
+                     .out = arena.output(DType::kBF16, {shape.t, n}),
+                     .groups = shape.groups,
+                     .quantize_x = shape.quantize_x};
+    if (shape.x == DType::kE4M3)
+      whole.x_scale = arena.input(DType::kE8M0, {shape.t, shape.groups * k / 128});
+    const std::string_view want = choose(linear, context, whole).name;
+    const int64_t count = shape.groups > 1 ? shape.groups : n / 128;
+    for (const int64_t world : {2, 4, 8}) {
+      for (int64_t r = 0; r < world; ++r) {
+        const LinearArgs slice = units(whole, count * r / world, count * (r + 1) / world, 128).args;
+        EXPECT_EQ(choose(linear, context, slice).name, want)
+            << fmt::format("[{}, {}] of {} groups, {} tokens of {}, rank {} of {}", n, k,
+                           shape.groups, shape.t, name(shape.x), r, world);
+      }
+    }
+  };
+  for (const int64_t t : {1, 2, 8, 32, 64, 65, 512, 4096}) {
+    for (const int64_t groups : {8, 16}) {
+      const int64_t hidden = groups == 8 ? 4096 : 7168;
+      expect_one(groups * 1024, 4096, {.t = t, .x = DType::kBF16, .groups = groups});
+      expect_one(hidden, groups * 1024, {.t = t, .x = DType::kBF16, .quantize_x = true});
+      expect_one(hidden, groups * 1024, {.t = t, .x = DType::kE4M3});
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace dsv4
