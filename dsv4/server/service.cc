@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server anew
 constexpr std::chrono::seconds kLastWrites{2};
-constexpr std::chrono::seconds kBroken{1};  // in which requests get 503
+constexpr std::chrono::seconds kBroken{2};  // in which requests get 503
 constexpr size_t kBodyWorkers = 2, kTextWorkers = 1;
 
 // The client's name of the request, or a new one.

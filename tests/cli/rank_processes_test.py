@@ -95,8 +95,7 @@ class Ranks:
     def error(self, index):
         if index in self.said:
             return self.said[index]
-        self.errors[index].seek(0)
-        return self.errors[index].read()
+        return os.pread(self.errors[index].fileno(), 1 << 24, 0).decode()  # the process writes at the offset of the file
 
 
 def run_one(*words):
@@ -302,14 +301,18 @@ class Server:
             return 0, ""
 
     def watch(self):
-        """What /ready says until rank 0 has gone, and new requests from the first time on at which that is not 200."""
-        ready, requests = [], []
+        """What /ready says until rank 0 has gone, new requests from the first time on at which that is not 200, and /ready
+        right after the log has the fault."""
+        ready, requests, logged = [], [], None
         while self.ranks.processes[0].poll() is None:
+            known = '"broken"' in self.ranks.error(0)
             ready.append(self.said(lambda: urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=PATIENCE)))
+            if known and logged is None:
+                logged = ready[-1]
             if ready[-1][0] != 200:
                 requests.append(self.said(lambda: self.ask(1)))
             time.sleep(0.02)
-        return ready, requests
+        return ready, requests, logged
 
 
 class Serve(unittest.TestCase):
@@ -354,13 +357,14 @@ class Serve(unittest.TestCase):
                 self.assertTrue(answer.readline().startswith(b"data:"))
             begin = time.monotonic()
             server.ranks.processes[1].kill()
-            ready, requests = server.watch()
+            ready, requests, logged = server.watch()
             text = answer.read().decode() if busy else ""
             status, _ = server.ranks.end()[0]
             self.assertLess(time.monotonic() - begin, LIMIT)
             # 200 until the end is noticed; then 503, and no connection at last.
             first = next(at for at, (code, _) in enumerate(ready) if code != 200)
             self.assertEqual(ready[first], (503, "broken"), ready)
+            self.assertEqual(logged, (503, "broken"))
             for said in ready[first:], requests:
                 self.assertIn((503, "broken"), said)
                 self.assertLessEqual(set(said), {(503, "broken"), (0, "")})

@@ -97,7 +97,7 @@ TEST(LinearSlices, OfGroups) {
 }
 
 #if DSV4_CUDA
-// Of V4-Flash and V4-Pro, on 2, 4 and 8 GPUs: the same implementation for slices as for the whole.
+// Slices of V4-Flash and V4-Pro on 2, 4 and 8 GPUs take the implementation of the whole.
 TEST(LinearSlices, DryRunOfTheReleases) {
   const std::unique_ptr<Device> hopper =
       Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
