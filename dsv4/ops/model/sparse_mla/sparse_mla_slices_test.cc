@@ -3,6 +3,9 @@
 
 #include "dsv4/ops/model/sparse_mla/sparse_mla_case.h"
 #include "tests/harness/slice_check.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -65,6 +68,36 @@ TEST(SparseMlaSlices, HaveTheBitsOfAllHeads) {
           rng);
   }
 }
+
+#if DSV4_CUDA
+// Slices of V4-Flash and V4-Pro on 2, 4 and 8 GPUs take the implementation of the whole.
+TEST(SparseMlaSlices, DryRunOfTheReleases) {
+  const std::unique_ptr<Device> hopper =
+      Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
+  const Context context{.need_batch_invariant = true, .device = hopper.get()};
+  for (const int64_t h : {64, 128}) {
+    for (const int64_t compressed : {0, 32, 512}) {
+      for (const int64_t t : {1, 8, 64}) {
+        Arena arena;
+        Rng rng(1);
+        test::Outputs outputs;
+        const SparseMlaArgs whole = test::make_args(arena, rng,
+                                                    {.t = t,
+                                                     .h = h,
+                                                     .window = 128,
+                                                     .compressed = compressed,
+                                                     .dtype = DType::kBF16,
+                                                     .rope_pairs = 32},
+                                                    outputs);
+        for (const int64_t world : {2, 4, 8})
+          EXPECT_EQ(choose(sparse_mla, context, heads(whole, 0, h / world).args).name,
+                    choose(sparse_mla, context, whole).name)
+              << fmt::format("{} of {} heads, {} rows, {} tokens", h / world, h, compressed, t);
+      }
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace dsv4
