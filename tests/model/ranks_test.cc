@@ -34,7 +34,7 @@ constexpr auto kSliced = ExpertsPlacement::kSliced, kWhole = ExpertsPlacement::k
 ModelConfig wide_pro_config() {
   auto json = nlohmann::json::parse(released_config_json("pro"));
   json.update(nlohmann::json::parse(R"({
-    "hidden_size": 896, "num_hidden_layers": 3, "compress_ratios": [128, 4, 128, 0],
+    "hidden_size": 896, "num_hidden_layers": 2, "compress_ratios": [128, 4, 0],
     "num_hash_layers": 1, "vocab_size": 700, "num_attention_heads": 16, "head_dim": 128,
     "q_lora_rank": 128, "o_groups": 16, "o_lora_rank": 128, "sliding_window": 48,
     "index_n_heads": 2, "index_head_dim": 64, "index_topk": 32, "n_routed_experts": 12,
