@@ -12,6 +12,15 @@
 
 namespace dsv4::bench {
 
+// Moderate numbers of every kind of image but MXFP4.
+inline void fill_moderate(const TensorView& bytes) {
+  auto* words = reinterpret_cast<uint64_t*>(bytes.data);
+#pragma omp parallel for
+  for (int64_t i = 0; i < bytes.bytes() / 8; ++i)
+    words[i] =
+        (random_bits(2, static_cast<uint64_t>(i)) & 0x8787878787878787u) | 0x3838383838383838u;
+}
+
 struct RandomImages {
   static constexpr uint64_t kExponents = 0x7070707070707070u;  // of eight blocks, the least
   Tensor gate_up, down, scale2, exponents;

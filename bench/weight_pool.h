@@ -17,6 +17,8 @@ class WeightPool {
  public:
   // The next matrix. Throws when it is larger than the pool. bits: K of a k-bit weight
   WeightView next(WeightFormat format, int64_t n, int64_t k, int bits = 0);
+  // [bytes] U8, for other layouts.
+  ConstTensorView next_bytes(int64_t bytes) { return take(DType::kU8, 1, bytes).reshape({bytes}); }
 
  private:
   ConstTensorView take(DType dtype, int64_t rows, int64_t columns);

@@ -7,7 +7,7 @@
 # linker takes only what the C functions reach.
 
 set(DSV4_LIBRARY_OPS model/sparse_mla xattn/attention xattn/scores xattn/select xattn/prefill
-    gemm kbit parts/quant parts/dequantize parts/linear parts/expert_linear parts/experts)
+    gemm kbit parts/quant parts/dequantize parts/linear parts/expert_linear parts/image_linear parts/experts)
 
 set(archives)
 foreach(layer ops device cpu formats tensor base)

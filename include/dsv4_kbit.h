@@ -50,7 +50,9 @@ typedef enum dsv4_weight_format {
 //             scale [ceil(k/64), n, 2] U8
 // DSV4_IMAGE  k-bit and FP4: data [dsv4_kbit_image_bytes()] U8, scales included; no scale
 //
-// Products convert the last two to rows in every call; on a GPU the rows lie in the workspace.
+// dsv4_kbit_linear of up to 16 rows and dsv4_kbit_moe read images as they are where x is BF16 on a
+// Hopper GPU, with at most 4 bits and e4m3_codebook, or FP4. Other products convert the last two to
+// rows in every call; on a GPU the rows lie in the workspace.
 typedef enum dsv4_weight_layout {
   DSV4_ROWS = 0,
   DSV4_TILED = 1,
@@ -182,7 +184,7 @@ typedef enum dsv4_activation {
 // out[t] = sum_j expert_weights[t, j] down_e h,  e = experts[t, j], in ascending order of e
 //
 // g, u, h and the sum are f32. On a GPU the implementation "cuda_kbit" rounds weights and h to the
-// type of x, bf16 or f16; with dsv4_call::exact nothing is rounded.
+// type of x, bf16 or f16, and "sm90_image" h to bf16; with dsv4_call::exact nothing is rounded.
 typedef struct dsv4_kbit_moe_params {
   size_t size;                          // sizeof(dsv4_kbit_moe_params)
   dsv4_tensor x;                        // [t, d] F32|BF16|F16

@@ -63,12 +63,24 @@ def exchange_speeds(report):
         yield f"exchange of {r['bytes']} bytes: us", r["us"]
 
 
+def kbit_speeds(report):
+    """What a call takes, of weights in rows with the codebook e4m3; of experts in images, too."""
+    for r in report["results"]:
+        if r["op"] == "kbit_moe":
+            what = f"experts of {r['model']}, K = {r['k']}, {r['t']} tokens"
+            yield f"{what}: us", r["us"]["chosen"]
+            if "image" in r["us"]:
+                yield f"{what}, images: us", r["us"]["image"]
+        elif (r["codebook"], r["layout"]) == ("e4m3", "rows"):
+            yield f"{r['k_in']} -> {r['n']}, K = {r['k']}, {r['m']} rows, {r['dtype']}: us", r["us"]["chosen"]
+
+
 def speeds_of(name, report):
     """{SPEED: value} of a report. The unit at the end of a name says whether more is better."""
     if name.startswith("ops"):
         return dict(op_speeds(report))
-    kinds = {"peer_sparse_mla": sparse_mla_speeds, "peer_xattn": xattn_speeds, "peer_exchange": exchange_speeds,
-             "ranks_exchange": exchange_speeds}
+    kinds = {"peer_sparse_mla": sparse_mla_speeds, "peer_xattn": xattn_speeds, "peer_kbit": kbit_speeds,
+             "peer_kbit_moe": kbit_speeds, "peer_exchange": exchange_speeds, "ranks_exchange": exchange_speeds}
     if name.startswith(("micro_", "peer_")) and name not in kinds:
         return {}  # micro-benchmarks decide designs, and a peer alone has no speed of ours
     return dict(kinds.get(name, step_speeds)(report))

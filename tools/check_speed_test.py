@@ -14,7 +14,9 @@ MINIMUMS = {"least_share": 0.9, "GPU": {
     "decode_batches": {"of": OF, "batch 8, context 64: tokens/s": 100},
     "ops": {"linear s: us": 9.0},
     "peer_sparse_mla": {"a: TFLOPS": 200, "b: us": 18},
-    "peer_xattn": {"scores, 64 tokens, 2: ms": 9}},
+    "peer_xattn": {"scores, 64 tokens, 2: ms": 9},
+    "peer_kbit": {"64 -> 32, K = 3, 1 rows, bfloat16: us": 9},
+    "peer_kbit_moe": {"experts of m, K = 3, 8 tokens: us": 18, "experts of m, K = 3, 8 tokens, images: us": 9}},
     "2x GPU": {"ranks": {"of": OF, "batch 8, context 64: tokens/s": 150, "batch 8, context 64, 2 drafts: tokens/s": 300},
                "ranks_exchange": {"exchange of 1024 bytes: us": 3}}}
 
@@ -47,6 +49,18 @@ def xattn(second=9):
     return {"device": "GPU", "results": [{"what": "scores", "tokens": 64, "ms": {"ours": ms}} for ms in (1, second)]}
 
 
+def kbit(us=9):
+    """Generic codebooks and images have no minimum."""
+    row = {"op": "kbit_linear", "k": 3, "k_in": 64, "n": 32, "m": 1, "dtype": "bfloat16"}
+    kinds = [("e4m3", "rows", us), ("nf", "rows", 99), ("e4m3", "image", 99)]
+    return {"device": "GPU", "results": [{**row, "codebook": book, "layout": layout, "us": {"chosen": t, "cuda": 1}}
+                                         for book, layout, t in kinds]}
+
+
+def moe(rows=18, images=9):
+    return {"device": "GPU", "results": [{"op": "kbit_moe", "model": "m", "k": 3, "t": 8, "us": {"chosen": rows, "image": images}}]}
+
+
 def run(*options, minimums=MINIMUMS, **reports):
     """(exit status, output, minimums afterwards)."""
     with tempfile.TemporaryDirectory() as folder:
@@ -70,8 +84,8 @@ class CheckSpeed(unittest.TestCase):
     def test_equal_and_slightly_slower_speeds_hold(self):
         for change in (1, 0.91):
             status, out, _ = run(decode_batches=decode(100 * change), ops=ops(50, 9 / change), peer_sparse_mla=mla(200 * change, 18 / change),
-                                 peer_xattn=xattn(9 / change))
-            self.assertEqual((status, out), (0, "5 speeds hold, 0 do not: 90 % of bench/results/minimums.json\n"))
+                                 peer_xattn=xattn(9 / change), peer_kbit=kbit(9 / change), peer_kbit_moe=moe(18 / change, 9 / change))
+            self.assertEqual((status, out), (0, "8 speeds hold, 0 do not: 90 % of bench/results/minimums.json\n"))
 
     def test_each_kind_of_report_can_fail(self):
         self.assertEqual(self.said(decode_batches=decode(89)), (1, ["slow: decode_batches: batch 8, context 64: tokens/s 89, 89 % of 100"]))
@@ -79,6 +93,12 @@ class CheckSpeed(unittest.TestCase):
         self.assertEqual(self.said(peer_sparse_mla=mla(tflops=170)), (1, ["slow: peer_sparse_mla: a: TFLOPS 170, 85 % of 200"]))
         self.assertEqual(self.said(peer_sparse_mla=mla(us=24)), (1, ["slow: peer_sparse_mla: b: us 24, 75 % of 18"]))
         self.assertEqual(self.said(peer_xattn=xattn(18)), (1, ["slow: peer_xattn: scores, 64 tokens, 2: ms 18, 50 % of 9"]))
+
+    def test_products_of_few_bits_can_fail(self):
+        self.assertEqual(self.said(peer_kbit=kbit(12)), (1, ["slow: peer_kbit: 64 -> 32, K = 3, 1 rows, bfloat16: us 12, 75 % of 9"]))
+        self.assertEqual(self.said(peer_kbit_moe=moe(rows=36)), (1, ["slow: peer_kbit_moe: experts of m, K = 3, 8 tokens: us 36, 50 % of 18"]))
+        self.assertEqual(self.said(peer_kbit_moe=moe(images=12)),
+                         (1, ["slow: peer_kbit_moe: experts of m, K = 3, 8 tokens, images: us 12, 75 % of 9"]))
 
     def test_the_fastest_implementation_counts(self):
         self.assertEqual(self.said(ops=ops(90, 9)), (0, []))
@@ -108,7 +128,8 @@ class CheckSpeed(unittest.TestCase):
 
     def test_record_keeps_the_chosen_ops_and_adds_peers(self):
         _, _, now = run("--record", decode_batches=decode(120), ops={**ops(8), "results": ops(8)["results"] + [{"op": "o", "shape": "", "us": 1}]},
-                        peer_sparse_mla=mla(us=17))
+                        peer_sparse_mla=mla(us=17), peer_kbit=kbit(8))
+        self.assertEqual(now["GPU"]["peer_kbit"], {"64 -> 32, K = 3, 1 rows, bfloat16: us": 8})
         self.assertEqual(now["GPU"]["decode_batches"], {"of": OF, "batch 8, context 64: tokens/s": 120})
         self.assertEqual(now["GPU"]["ops"], {"linear s: us": 8})
         self.assertEqual(now["GPU"]["peer_sparse_mla"], {"a: TFLOPS": 200, "b: us": 17})

@@ -188,6 +188,12 @@ BUDGETS
       PYTHONPATH="$out/python${PYTHONPATH:+:$PYTHONPATH}" python3 bench/peer_xattn.py \
         --out "$out/peer_xattn.json" >"$out/peer_xattn.log" 2>&1
       count_or_skip "peer of xattn" $? "$out/peer_xattn.log"
+      for table in "peer_kbit --quick" "peer_kbit_moe --moe"; do
+        name=${table% *}
+        PYTHONPATH="$out/python${PYTHONPATH:+:$PYTHONPATH}" python3 bench/peer_kbit.py "${table#* }" \
+          --out "$out/$name.json" >"$out/$name.log" 2>&1
+        count_or_skip "$name" $? "$out/$name.log"
+      done
       ;;
     speed)
       tools/check_speed.py "$out" >"$out/speed.log" 2>&1

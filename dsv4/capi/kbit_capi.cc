@@ -7,6 +7,7 @@
 #include "dsv4/ops/parts/dequantize/dequantize.h"
 #include "dsv4/ops/parts/expert_linear/expert_linear.h"
 #include "dsv4/ops/parts/experts/experts.h"
+#include "dsv4/ops/parts/image_linear/image_linear.h"
 #include "dsv4/ops/parts/linear/linear.h"
 #include "dsv4_kbit.h"
 
@@ -21,25 +22,44 @@ TensorView required(Tensors& tensors, const char* name, const dsv4_tensor& tenso
   return tensors.view_of(name, tensor, dtypes, shape);
 }
 
+// Whether an implementation takes the call as it is.
+template <class Args>
+bool takes(const Op<Args>& op, const Context& context, const Args& args) {
+  for (const Impl<Args>& impl : op.impls) {
+    const bool named = context.force_impl.empty() || context.force_impl == impl.name;
+    if (named && reaches(impl.arch, context) && reason_against(impl, context, args) == nullptr)
+      return true;
+  }
+  return false;
+}
+
 // Each of the three below holds what one call needs until it has run.
 struct LinearCall {
   Tensors tensors;
   KbitWeights weights;
   LinearArgs args;
+  ImageLinearArgs of_image;  // the same, of a weight that is an image
 
   explicit LinearCall(const dsv4_kbit_linear_params& p) : weights(tensors) {
     Dim m("m"), k("k", p.weight.k), n("n", p.weight.n);
     args.x = required(tensors, "x", p.x, kFloats, {m, k});
     args.weight = weights.rows("weight", p.weight);
     args.out = required(tensors, "out", p.out, kFloats, {m, n});
+    if (p.weight.layout == DSV4_IMAGE)
+      of_image = {.x = args.x, .weight = weights.image("weight", p.weight), .out = args.out};
+  }
+  bool reads_image(const Context& c) const {
+    return !of_image.weight.empty() && takes(image_linear, c, of_image);
   }
   BoundOp bind() const {
     return {.workspace_bytes =
                 [this](const Context& c) {
+                  if (reads_image(c)) return workspace_bytes(image_linear, c, of_image);
                   return weights.workspace_bytes(c) + workspace_bytes(linear, c, args);
                 },
             .run =
                 [this](const Context& c) {
+                  if (reads_image(c)) return image_linear(c, of_image);
                   const MadeRows made(weights, c);
                   LinearArgs call = args;
                   call.weight = made(args.weight);
@@ -90,7 +110,7 @@ GateActivation activation_of(int32_t activation) {
 struct MoeCall {
   Tensors tensors;
   KbitWeights weights;
-  std::vector<ExpertWeights> stack;
+  std::vector<ExpertWeights> stack, images;  // images: empty unless all weights are
   ExpertsArgs args;
   TensorView out;
 
@@ -102,6 +122,7 @@ struct MoeCall {
     const auto down = weights.rows("down", p.down, p.num_experts);
     for (size_t e = 0; e < gate.size(); ++e) stack.push_back({gate[e], up[e], down[e]});
     args.stack = stack;
+    images = images_of(p);
     args.experts = required(tensors, "experts", p.experts, {DType::kI32}, {t, top_k});
     args.weights = required(tensors, "expert_weights", p.expert_weights, {DType::kF32}, {t, top_k});
     DSV4_CHECK(p.limit >= 0, "limit={}: want 0 for none, or more", p.limit);
@@ -113,13 +134,33 @@ struct MoeCall {
   BoundOp bind() const {
     return {.workspace_bytes =
                 [this](const Context& c) {
-                  return weights.workspace_bytes(c) + sum_bytes(c) +
-                         workspace_bytes(experts, exact(c), call_of(c));
+                  const bool as_images = reads_images(c);
+                  return (as_images ? 0 : weights.workspace_bytes(c)) + sum_bytes(c) +
+                         workspace_bytes(experts, exact(c), as_images ? image_call(c) : call_of(c));
                 },
             .run = [this](const Context& c) { run(c); }};
   }
 
  private:
+  std::vector<ExpertWeights> images_of(const dsv4_kbit_moe_params& p) {
+    std::vector<ExpertWeights> all;
+    for (int64_t e = 0; e < p.num_experts; ++e) {
+      for (const dsv4_weight* w : {&p.gate[e], &p.up[e], &p.down[e]})
+        if (w->layout != DSV4_IMAGE) return {};
+      all.push_back({weights.image("gate", p.gate[e]), weights.image("up", p.up[e]),
+                     weights.image("down", p.down[e])});
+    }
+    return all;
+  }
+  ExpertsArgs image_call(const Context& c) const {
+    ExpertsArgs call = call_of(c);
+    call.stack = ExpertStack(images, WeightLayout::kMatrixImages);
+    return call;
+  }
+  bool reads_images(const Context& c) const {
+    return !images.empty() && takes(experts, exact(c), image_call(c));
+  }
+
   // f32 between the products, but for operands of tensor cores: official numerics are
   // DeepSeek-V4's.
   static Context exact(Context c) {
@@ -137,11 +178,15 @@ struct MoeCall {
     return none ? 0 : align_up(out.numel() * int64_t{sizeof(float)}, 256);
   }
   void run(const Context& context) const {
+    if (reads_images(context)) return run(context, image_call(context));
     const MadeRows made(weights, context);
     std::vector<ExpertWeights> rows;
     for (const ExpertWeights& e : stack) rows.push_back({made(e.w1), made(e.w3), made(e.w2)});
     ExpertsArgs call = call_of(context);
     call.stack = rows;
+    run(context, call);
+  }
+  void run(const Context& context, ExpertsArgs call) const {
     if (out.dtype == DType::kF32) return experts(exact(context), call);
     if (context.device == nullptr) {
       const Buffer sum(DType::kF32, {out.dim(0), out.dim(1)});

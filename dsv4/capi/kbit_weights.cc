@@ -164,6 +164,13 @@ WeightView KbitWeights::rows(const char* name, const dsv4_weight& weight) {
   return w;
 }
 
+WeightView KbitWeights::image(const char* name, const dsv4_weight& weight) {
+  const StoredWeight stored = stored_weight(name, weight, tensors_);
+  WeightView w = stored.rows;
+  w.data = stored.data;
+  return w;
+}
+
 std::vector<WeightView> KbitWeights::rows(const char* name, const dsv4_weight* weights,
                                           int64_t count) {
   DSV4_CHECK(count >= 0 && (count == 0 || weights != nullptr), "{}: {} weights at {}", name, count,

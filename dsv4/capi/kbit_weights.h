@@ -33,6 +33,8 @@ class KbitWeights {
   // Throws with the value when a field contradicts dsv4_kbit.h.
   WeightView rows(const char* name, const dsv4_weight& weight);
   std::vector<WeightView> rows(const char* name, const dsv4_weight* weights, int64_t count);
+  // A weight in layout DSV4_IMAGE as it is: data is the image.
+  WeightView image(const char* name, const dsv4_weight& weight);
   // What the made rows take: 0 on the host.
   int64_t workspace_bytes(const Context& context) const {
     return context.device == nullptr || made_bytes_ == 0 ? 0 : made_bytes_ + kEndBytes;

@@ -1,9 +1,9 @@
-// Whether ranks of this program share a GPU, as they do in tests of a machine with one.
+// Whether ranks of this program share a GPU, as they do in tests of a machine with one. Ranks that
+// are processes have contexts of their own, of which a GPU runs one at a time.
 //
-// The exchange of one rank then waits in some SMs for the other rank, whose kernels need those SMs,
-// too. A kernel that takes all registers of an SM may wait for the exchange, and the exchange for
-// it. The implementations that have waited so, or have a kernel that is shaped like theirs
-// (gemm/sm90/large_m, grouped and kbit_wide), refuse calls where GPUs are shared.
+// The exchange of one rank then waits in some SMs for the other rank. A kernel whose CTAs wait for
+// each other and fill an SM each (gemm/sm90/grouped) may not get all of its SMs before the exchange
+// ends, and the exchange waits for it: it refuses calls where GPUs are shared.
 
 #pragma once
 

@@ -162,6 +162,10 @@ Codebook image_codebook(const WeightView& weight) {
 
 KbitImage image_shape(const WeightView& weight) {
   check("weight", weight);
+  return image_of_format(weight);
+}
+
+KbitImage image_of_format(const WeightView& weight) {
   if (weight.format == WeightFormat::kMxfp4 || weight.format == WeightFormat::kNvfp4)
     return fp4_image(weight);
   DSV4_CHECK(weight.format == WeightFormat::kKbit, "an image of {} weights", name(weight.format));

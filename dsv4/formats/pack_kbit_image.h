@@ -18,6 +18,8 @@ KbitImage kbit_image(const WeightView& gate, const WeightView& up);
 // Describes the image of one weight without a look at the codebook: all but sign_magnitude of k-bit
 // weights. Throws for a format or a k without images.
 KbitImage image_shape(const WeightView& weight);
+// And for a view whose data is the image, not rows.
+KbitImage image_of_format(const WeightView& weight);
 // The values of sorted codes: the weight's codebook; of FP4 the e2m1 numbers.
 Codebook image_codebook(const WeightView& weight);
 // Strips are independent: `strip` is the strip-th of image.num_strips(). bytes: [strip_bytes()]

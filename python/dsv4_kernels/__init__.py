@@ -19,9 +19,11 @@ libdsv4_kernels.so beside this file; docs/kernels has a page for each.
 
 from ._core import __version__
 from .flash_mla import FlashMLASchedMeta, flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata
-from .kbit import (create_normal_float_codebook, dequantize_kbit, kbit_expert_linear, kbit_gemm_prod, kbit_grouped_gemm,
-                   kbit_linear, kbit_linear_workspace, kbit_moe, kbit_scalar_gemv, quantize_kbit, repack_kbit,
-                   tile_scales, untile_scales)
+from .e4m4 import decode_absmax_e4m4, encode_absmax_e4m4
+from .kbit import (create_bnf_codebook, create_normal_float_codebook, dequantize_kbit, dequantize_kbit_tiled,
+                   kbit_expert_linear, kbit_expert_linear_workspace, kbit_gemm_prod, kbit_grouped_gemm, kbit_linear,
+                   kbit_linear_workspace, kbit_moe, kbit_moe_workspace, kbit_scalar_gemv, kbit_scalar_gemv_tiled,
+                   quantize_kbit, repack_kbit, tile_scales, untile_scales)
 from .kbit_weight import KbitWeight, create_codebook, quantize_weight, stack_of
 from .sparse_mla import kv_insert, sparse_mla
 from .xattn import Xattention_prefill, block_lists_of, block_mask_of, block_sparse_attn_func, xattn_estimate, xattn_prefill
@@ -31,10 +33,12 @@ from .xattn_thresholds import thresholds_of
 _MODULES = ("KbitLinear", "KbitMoE", "quantize_model")
 
 __all__ = ["FlashMLASchedMeta", "KbitWeight", "Xattention_prefill", "block_lists_of", "block_mask_of",
-           "block_sparse_attn_func", "create_codebook", "create_normal_float_codebook", "dequantize_kbit",
+           "block_sparse_attn_func", "create_bnf_codebook", "create_codebook", "create_normal_float_codebook",
+           "decode_absmax_e4m4", "dequantize_kbit", "dequantize_kbit_tiled", "encode_absmax_e4m4",
            "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "flat_group_gemm_fuse_reshape",
-           "get_mla_metadata", "kbit_expert_linear", "kbit_gemm_prod", "kbit_grouped_gemm", "kbit_linear",
-           "kbit_linear_workspace", "kbit_moe", "kbit_scalar_gemv", "kv_insert", "quantize_kbit",
+           "get_mla_metadata", "kbit_expert_linear", "kbit_expert_linear_workspace", "kbit_gemm_prod",
+           "kbit_grouped_gemm", "kbit_linear", "kbit_linear_workspace", "kbit_moe", "kbit_moe_workspace",
+           "kbit_scalar_gemv", "kbit_scalar_gemv_tiled", "kv_insert", "quantize_kbit",
            "quantize_weight", "repack_kbit", "softmax_fuse_block_sum", "sparse_mla", "stack_of", "thresholds_of", "tile_scales",
            "untile_scales", "xattn_estimate", "xattn_prefill", *_MODULES, "__version__"]
 

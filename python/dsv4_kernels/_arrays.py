@@ -49,6 +49,18 @@ class _Torch:
     def exp2(self, array):
         return self.torch.exp2(array)
 
+    def frexp(self, array):
+        return self.torch.frexp(array)
+
+    def round(self, array):
+        return self.torch.round(array)
+
+    def take(self, table, indices):
+        return table[indices.long()]
+
+    def bytes(self, array):
+        return array.to(self.torch.uint8)
+
     def amax(self, array):
         return array.amax(-1, keepdim=True)
 
@@ -114,6 +126,18 @@ class _NumPy:
 
     def exp2(self, array):
         return self.library.exp2(array)
+
+    def frexp(self, array):
+        return self.library.frexp(array)
+
+    def round(self, array):
+        return self.library.rint(array)
+
+    def take(self, table, indices):
+        return table[indices]
+
+    def bytes(self, array):
+        return array.astype("uint8")
 
     def amax(self, array):
         return array.max(-1, keepdims=True)

@@ -1,5 +1,6 @@
 """Line plots as SVG text, without a plotting library."""
 
+import math
 import pathlib
 from xml.sax.saxutils import escape
 
@@ -33,10 +34,27 @@ class Axis:
         return _ticks(self.low, self.high)
 
 
-def line_plot(path, title, x_label, y_label, series, points=False):
-    """series: {name: [(x, y), ..]}; y starts at 0. points: marks as well as lines."""
-    x = Axis([p[0] for s in series.values() for p in s], LEFT, WIDTH - RIGHT)
-    y = Axis([p[1] for s in series.values() for p in s], HEIGHT - BOTTOM, TOP, lowest=0)
+class LogAxis(Axis):
+    """Of positive values, with a tick at each power of two."""
+
+    def __call__(self, value):
+        return self.begin + math.log(value / self.low) / math.log(self.high / self.low) * (self.end - self.begin)
+
+    def ticks(self):
+        return [2.0**e for e in range(math.ceil(math.log2(self.low)), math.floor(math.log2(self.high)) + 1)]
+
+
+def line_plot(path, *args, **options):
+    pathlib.Path(path).write_text(line_plot_text(*args, **options))
+
+
+def line_plot_text(title, x_label, y_label, series, points=False, log=False, dashed=None):
+    """series: {name: [(x, y), ..]}; y starts at 0. points: marks as well as lines. log: both axes are logarithmic.
+    dashed: {name of a series: points} of a second line in its color."""
+    every = [p for s in (*series.values(), *(dashed or {}).values()) for p in s]
+    kind, lowest = (LogAxis, None) if log else (Axis, 0)
+    x = kind([p[0] for p in every], LEFT, WIDTH - RIGHT)
+    y = kind([p[1] for p in every], HEIGHT - BOTTOM, TOP, lowest=lowest)
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
              f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
              f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
@@ -52,11 +70,18 @@ def line_plot(path, title, x_label, y_label, series, points=False):
               f'{escape(y_label)}</text>']
     for i, (name, points_of) in enumerate(series.items()):
         color = COLORS[i % len(COLORS)]
-        at = " ".join(f"{x(px):.1f},{y(py):.1f}" for px, py in points_of)
-        lines.append(f'<polyline points="{at}" fill="none" stroke="{color}" stroke-width="1.8"/>')
+        lines += [_polyline(x, y, points_of, f'stroke="{color}" stroke-width="1.8"'),
+                  *(_polyline(x, y, other, f'stroke="{color}" stroke-width="1" stroke-dasharray="4 3"')
+                    for of, other in (dashed or {}).items() if of == name)]
         if points:
             lines += [f'<circle cx="{x(px):.1f}" cy="{y(py):.1f}" r="2.6" fill="{color}"/>' for px, py in points_of]
-        row = HEIGHT - BOTTOM - 10 - 16 * (len(series) - 1 - i)
-        lines += [f'<line x1="{WIDTH - 178}" y1="{row - 4}" x2="{WIDTH - 158}" y2="{row - 4}" stroke="{color}" '
-                  'stroke-width="2.5"/>', f'<text x="{WIDTH - 152}" y="{row}">{escape(name)}</text>']
-    pathlib.Path(path).write_text("\n".join([*lines, "</svg>"]) + "\n")
+        row = TOP + 20 + 16 * i if log else HEIGHT - BOTTOM - 10 - 16 * (len(series) - 1 - i)
+        left = LEFT + 12 if log else WIDTH - 178
+        lines += [f'<line x1="{left}" y1="{row - 4}" x2="{left + 20}" y2="{row - 4}" stroke="{color}" '
+                  'stroke-width="2.5"/>', f'<text x="{left + 26}" y="{row}">{escape(name)}</text>']
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _polyline(x, y, points, style):
+    at = " ".join(f"{x(px):.1f},{y(py):.1f}" for px, py in points)
+    return f'<polyline points="{at}" fill="none" {style}/>'

@@ -12,7 +12,7 @@ Stacked experts have one axis more in front. uint8 codes are a kernel image (doc
 CPU and CUDA tensors of every kind are taken; docs/kernels/kbit.md says which code multiplies them.
 
 `out` gets the result and is returned. `workspace` is uint8 memory on the GPU for calls that take any
-(kbit_linear_workspace says how much); the host takes none. k_chunks and max_M do nothing: the work is divided inside.
+(kbit_linear_workspace and others say how much); the host takes none. k_chunks and max_M do nothing: the work is divided inside.
 """
 
 import math
@@ -26,11 +26,19 @@ ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 
 def create_normal_float_codebook(k, device=None):
     """[2^k] f32: quantiles of a Gaussian. On `device` a torch tensor, without one a NumPy array."""
-    values = create_codebook("nf", k)
+    return _codebook_on("nf", k, device)
+
+
+def create_bnf_codebook(k, device=None):
+    """[2^k] f32: least squared error for a Gaussian divided by the largest magnitude of its block of 32."""
+    return _codebook_on("bnf", k, device)
+
+
+def _codebook_on(name, k, device):
     if device is None:
-        return values
+        return create_codebook(name, k)
     import torch
-    return torch.as_tensor(values, device=device)
+    return create_codebook(name, k, torch.empty(0, device=device))
 
 
 def quantize_kbit(A, k=4, codebook=None, absmax_format="e4m4"):
@@ -40,11 +48,11 @@ def quantize_kbit(A, k=4, codebook=None, absmax_format="e4m4"):
     if absmax_format != "e4m4":
         raise ValueError(f"absmax_format={absmax_format!r}: only 'e4m4' is implemented")
     library = library_of(A)
-    codebook = library.array(create_codebook("nf", k) if codebook is None else codebook, "float32")
+    codebook = create_codebook("nf", k, A) if codebook is None else library.array(codebook, "float32")
     flat = library.packed(A).reshape(1, -1)
     blocks = -(-flat.shape[1] // BLOCK)
     packed, absmax = library.full(((blocks + 1) * k,), 0, "int32"), library.full((blocks + 1,), 0, "uint8")
-    _core.quantize_kbit(flat, codebook, k, False, None, 1.0, packed[:blocks * k].reshape(1, -1),
+    library.kernels().quantize_kbit(flat, codebook, k, False, None, 1.0, packed[:blocks * k].reshape(1, -1),
                         absmax[:blocks].reshape(1, -1), *how(library))
     return packed, absmax, codebook
 
@@ -59,10 +67,15 @@ def dequantize_kbit(packed, absmax, codebook, k, n, dtype="float16", out=None):
     unit = library.full((1, blocks), 0xb0, "uint8") if exact else scales  # 1 as E4M4
     values = library.empty((1, blocks * BLOCK), "float32") if exact else out.reshape(1, -1)
     weight = KbitWeight("kbit", 1, blocks * BLOCK, data, unit, library.array(codebook, "float32"), k)
-    _core.dequantize_kbit(weight.fields(), values, *how(library))
+    library.kernels().dequantize_kbit(weight.fields(), values, *how(library))
     if exact:
         out[...] = (values.reshape(-1, BLOCK) * scales.reshape(-1, 1)).reshape(-1)
     return out
+
+
+def dequantize_kbit_tiled(packed, absmax, codebook, k, K_dim, N, dtype="float16", out=None):
+    """[N, K_dim] of a tiled weight."""
+    return _weight(packed, absmax, codebook, k, K_dim, N, "tiled").dequantize(dtype, out)
 
 
 def repack_kbit(packed_flat, absmax_flat, K_dim, N, k):
@@ -79,7 +92,7 @@ def tile_scales(scales):
     [r / 128, g / 4]. Padding is zero."""
     library, (n, groups) = library_of(scales), scales.shape
     tiles = library.empty((-(-n // 128), -(-groups // 4), 512), "uint8")
-    _core.repack_scales(scales, tiles, False, *how(library))
+    library.kernels().repack_scales(scales, tiles, False, *how(library))
     return tiles
 
 
@@ -87,7 +100,7 @@ def untile_scales(tiles, N, groups):
     """The inverse: uint8 [N, groups]."""
     library = library_of(tiles)
     rows = library.empty((N, groups), "uint8")
-    _core.repack_scales(rows, tiles, True, *how(library))
+    library.kernels().repack_scales(rows, tiles, True, *how(library))
     return rows
 
 
@@ -120,10 +133,8 @@ def _weight(packed, absmax, codebook, k, K_dim, N, flat, scale2=1.0, e4m3=False,
 def _multiply(name, A, weight, out, workspace=None, numerics="official", implementation=None):
     library = library_of(A)
     if library.compiling():
-        if name != "linear":
-            raise NotImplementedError(f"kbit_{name} in a compiled graph: use kbit_linear")
         from . import torch_ops
-        result = torch_ops.linear(A, weight)
+        result = torch_ops.linear(A, weight, name, numerics, implementation, A if out is None else out)
         return result if out is None else out.copy_(result)
     rows = A.reshape(-1, A.shape[-1])
     if out is None:
@@ -169,12 +180,35 @@ def kbit_scalar_gemv(A, B_packed, B_absmax, codebook, K_dim, N, k, *, out=None, 
     return _multiply("scalar_gemv", A, weight, out, workspace)
 
 
+def kbit_scalar_gemv_tiled(A, B_packed, B_absmax, codebook, K_dim, N, k, *, out=None, workspace=None):
+    """kbit_linear of a tiled weight, for up to 4 rows of A."""
+    rows = math.prod(A.shape[:-1])
+    if rows > 4:
+        raise ValueError(f"kbit_scalar_gemv_tiled: A has {rows} rows, want 1 to 4")
+    weight = _weight(B_packed, B_absmax, codebook, k, K_dim, N, "tiled")
+    return _multiply("gemm_prod", A, weight, out, workspace)
+
+
+def _fields(weights):
+    """What _core takes of a stack or a list of KbitWeight."""
+    return [w.fields() for w in weights] if isinstance(weights, list) else weights.fields()
+
+
 def _multiply_experts(name, A, weights, offsets, N, out, workspace=None, numerics="official", implementation=None):
     library = library_of(A)
+    if library.compiling():
+        from . import torch_ops
+        result = torch_ops.expert_linear(A, weights, offsets, N, name, numerics, implementation, A if out is None else out)
+        return result if out is None else out.copy_(result)
     out = library.like((A.shape[0], N)) if out is None else out
-    fields = [w.fields() for w in weights] if isinstance(weights, list) else weights.fields()
-    _core.kbit_expert_linear(name, A, fields, offsets, out, *how(library, implementation, numerics, workspace))
+    _core.kbit_expert_linear(name, A, _fields(weights), offsets, out, *how(library, implementation, numerics, workspace))
     return out
+
+
+def _stack(B_packed_all, B_absmax_all, codebook, k, K_dim, N, num_experts, scale2):
+    if isinstance(B_packed_all, list):
+        return B_packed_all
+    return _weight(B_packed_all, B_absmax_all, codebook, k, K_dim, N, "tiled", scale2, experts=num_experts)
 
 
 def kbit_expert_linear(A_concat, B_packed_all, B_absmax_all, codebook, expert_offsets, k, K_dim, N, num_experts, max_M,
@@ -185,11 +219,20 @@ def kbit_expert_linear(A_concat, B_packed_all, B_absmax_all, codebook, expert_of
     B_packed_all    as in kbit_linear with an axis for the experts, or a list of KbitWeight that may differ in format
                     and k; the arguments that describe a stack are then not read
     """
-    weights = B_packed_all
-    if not isinstance(weights, list):
-        weights = _weight(B_packed_all, B_absmax_all, codebook, k, K_dim, N, "tiled", scale2, experts=num_experts)
+    weights = _stack(B_packed_all, B_absmax_all, codebook, k, K_dim, N, num_experts, scale2)
     return _multiply_experts("expert_linear", A_concat, weights, expert_offsets, N, out, workspace, numerics,
                              implementation)
+
+
+def kbit_expert_linear_workspace(A_concat, B_packed_all, B_absmax_all, codebook, expert_offsets, k, K_dim, N, num_experts,
+                                 max_M, out=None, *, scale2=1.0, numerics="official", implementation=None):
+    """uint8 memory that is enough for this call; nothing is computed. Empty for a CPU."""
+    weights = _stack(B_packed_all, B_absmax_all, codebook, k, K_dim, N, num_experts, scale2)
+    library = library_of(A_concat)
+    out = library.like((A_concat.shape[0], N)) if out is None else out
+    size = _core.kbit_expert_linear_workspace(A_concat, _fields(weights), expert_offsets, out,
+                                              how(library, implementation, numerics)[0])
+    return library.empty((size,), "uint8")
 
 
 def kbit_grouped_gemm(A_concat, B_packed_all, B_absmax_all, codebook, expert_offsets, K_dim, N, k, num_experts, max_M, *,
@@ -210,18 +253,32 @@ def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", l
     limit           clamps the gate from above and up on both sides; None: no clamp
 
     Everything in between is f32; on a GPU the implementation "cuda_kbit" rounds weights and the input of down to the
-    dtype of x, unless numerics is "exact".
+    dtype of x, and "sm90_image" (stacks in layout "image") the input of down to bf16, unless numerics is "exact".
     """
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation={activation!r}: want one of {ACTIVATIONS}")
-    library = library_of(x)
+    library, number = library_of(x), _activation(activation)
     stacks = (gate, up, down)
     if library.compiling():
         from . import torch_ops
-        result = torch_ops.moe(x, stacks, experts, expert_weights, activation, limit)
+        result = torch_ops.moe(x, stacks, experts, expert_weights, activation, limit, numerics, implementation,
+                               x if out is None else out)
         return result if out is None else out.copy_(result)
     out = library.like(x.shape) if out is None else out
-    fields = [[w.fields() for w in s] if isinstance(s, list) else s.fields() for s in stacks]
-    _core.kbit_moe(x, *fields, experts, expert_weights, ACTIVATIONS.index(activation), limit or 0.0, out,
+    _core.kbit_moe(x, *map(_fields, stacks), experts, expert_weights, number, limit or 0.0, out,
                    *how(library, implementation, numerics, workspace))
     return out
+
+
+def kbit_moe_workspace(x, gate, up, down, experts, expert_weights, *, activation="silu", limit=None, out=None,
+                       numerics="official", implementation=None):
+    """uint8 memory that is enough for this call; nothing is computed. Empty for a CPU."""
+    library, number = library_of(x), _activation(activation)
+    out = library.like(x.shape) if out is None else out
+    size = _core.kbit_moe_workspace(x, *map(_fields, (gate, up, down)), experts, expert_weights, number, limit or 0.0, out,
+                                    how(library, implementation, numerics)[0])
+    return library.empty((size,), "uint8")
+
+
+def _activation(name):
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation={name!r}: want one of {ACTIVATIONS}")
+    return ACTIVATIONS.index(name)

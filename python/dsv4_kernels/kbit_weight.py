@@ -50,7 +50,7 @@ class KbitWeight:
         if self.experts is not None:
             return library.stack([self.expert(i).dequantize(dtype) for i in range(self.experts)])
         out = library.empty((self.n, self.k), dtype) if out is None else out
-        _core.dequantize_kbit(self.fields(), out, *how(library))
+        library.kernels().dequantize_kbit(self.fields(), out, *how(library))
         return out
 
     def repacked(self, layout):
@@ -70,7 +70,7 @@ class KbitWeight:
             groups = self.k // (16 if self.format == "nvfp4" else BLOCK)
             to.data = library.empty((self.n, columns), "int32" if self.format == "kbit" else "uint8")
             to.scale = library.empty((self.n, groups), "uint8")
-        _core.repack_kbit(self.fields(), to.fields(), *how(library))
+        library.kernels().repack_kbit(self.fields(), to.fields(), *how(library))
         return to
 
 
@@ -84,6 +84,9 @@ def stack_of(weights):
 
 def create_codebook(name, k, like=None):
     """[2^k] f32 of "nf", "bnf", "e4m3", or "e2m1" with k = 4: a NumPy array, or one of the library of `like`."""
+    if like is not None and library_of(like).compiling():
+        from . import torch_ops
+        return torch_ops.codebook(name, k, like)
     import numpy
     values = numpy.empty((2**k if 2 <= k <= 5 else 32,), numpy.float32)
     _core.kbit_codebook(name, k, values)

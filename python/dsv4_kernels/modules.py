@@ -33,8 +33,16 @@ class _Weight(nn.Module):
         return self
 
 
+def reads_images(weight, dtype):
+    """Whether Hopper's kernels read kernel images of this weight (docs/kernels/kbit.md) for activations of `dtype`."""
+    return (weight.data.is_cuda and torch.cuda.get_device_capability(weight.data.device)[0] == 9
+            and dtype == torch.bfloat16 and weight.k <= 8192
+            and (weight.format in ("mxfp4", "nvfp4") or (weight.format == "kbit" and weight.e4m3 and weight.bits <= 4)))
+
+
 class KbitLinear(nn.Module):
-    """nn.Linear with a KbitWeight."""
+    """nn.Linear with a KbitWeight. In layout "image" a GPU of the Hopper family reads it faster for up to 8 rows, and
+    converts it in every call of more than 16."""
 
     def __init__(self, weight, bias=None):
         super().__init__()
@@ -43,8 +51,9 @@ class KbitLinear(nn.Module):
         self.in_features, self.out_features = weight.k, weight.n
 
     @classmethod
-    def from_linear(cls, linear, format="k4-e4m3", **options):
-        return cls(quantize_weight(linear.weight.detach(), format, **options), linear.bias)
+    def from_linear(cls, linear, format="k4-e4m3", *, layout="rows", **options):
+        weight = quantize_weight(linear.weight.detach(), format, **options)
+        return cls(weight if layout == "rows" else weight.repacked(layout), linear.bias)
 
     def forward(self, x):
         out = torch_ops.linear(x, self.kbit.weight())
@@ -63,13 +72,21 @@ class KbitMoE(nn.Module):
         self.activation, self.limit = activation, limit
 
     @classmethod
-    def from_experts(cls, experts, format="k3-e4m3", **options):
-        """From a module with gate_up_proj [e, 2 i, d], down_proj [e, d, i] and act_fn, as transformers' have."""
+    def from_experts(cls, experts, format="k3-e4m3", *, layout=None, **options):
+        """From a module with gate_up_proj [e, 2 i, d], down_proj [e, d, i] and act_fn, as transformers' have.
+
+        layout  "rows" or "image"; None: images where Hopper's kernels read them for activations of the dtype of
+                the floats
+        """
         name = type(experts.act_fn).__name__
         if name not in ACTIVATIONS:
             raise ValueError(f"experts with the activation {name}: want one of {sorted(ACTIVATIONS)}")
         gate, up = experts.gate_up_proj.detach().chunk(2, dim=1)
         parts = [quantize_weight(part, format, **options) for part in (gate, up, experts.down_proj.detach())]
+        if layout is None and all(reads_images(part, experts.down_proj.dtype) for part in parts):
+            layout = "image"
+        if layout not in (None, "rows"):
+            parts = [part.repacked(layout) for part in parts]
         return cls(*parts, activation=ACTIVATIONS[name])
 
     def forward(self, hidden_states, top_k_index, top_k_weights):

@@ -25,52 +25,164 @@ def _register(name, mutates=()):
 WEIGHT_NUMBERS = 6
 
 
+def _numbers(weight):
+    return [int(i) for i in weight[:WEIGHT_NUMBERS]]
+
+
+def _how_of(x, exact, implementation):
+    return _how(library_of(x), implementation, "exact" if exact else "official")
+
+
 @_register("kbit_linear")
 def _kbit_linear(x: Tensor, data: Tensor, scale: Optional[Tensor], codebook: Optional[Tensor], numbers: List[int],
-                 scale2: float) -> Tensor:
+                 scale2: float, name: str = "linear", exact: bool = False, implementation: Optional[str] = None,
+                 dtype: Optional[torch.dtype] = None) -> Tensor:
     rows, n = x.reshape(-1, x.shape[-1]), numbers[4]
-    out = x.new_empty((rows.shape[0], n))
-    _core.kbit_linear("linear", rows, (*numbers, data, scale, codebook, scale2), out, *_how(library_of(x)))
+    out = x.new_empty((rows.shape[0], n), dtype=dtype)
+    _core.kbit_linear(name, rows, (*numbers, data, scale, codebook, scale2), out, *_how_of(x, exact, implementation))
     return out.reshape(*x.shape[:-1], n)
 
 
 @_kbit_linear.register_fake
-def _(x, data, scale, codebook, numbers, scale2):
-    return x.new_empty((*x.shape[:-1], numbers[4]))
+def _(x, data, scale, codebook, numbers, scale2, name="linear", exact=False, implementation=None, dtype=None):
+    return x.new_empty((*x.shape[:-1], numbers[4]), dtype=dtype)
 
 
-def linear(x, weight):
-    """kbit_linear of a KbitWeight."""
-    *numbers, data, scale, codebook, scale2 = weight.fields()
-    return torch.ops.dsv4.kbit_linear(x, data, scale, codebook, [int(i) for i in numbers], float(scale2))
+def linear(x, weight, name="linear", numerics="official", implementation=None, out=None):
+    """kbit_linear of a KbitWeight, in the dtype of out (x)."""
+    *_, data, scale, codebook, scale2 = fields = weight.fields()
+    return torch.ops.dsv4.kbit_linear(x, data, scale, codebook, _numbers(fields), float(scale2), name, numerics == "exact",
+                                      implementation, (x if out is None else out).dtype)
+
+
+def _flat(stacks):
+    """(data, scales, codebooks, numbers, scale2, lengths) of stacks or lists of KbitWeight in turn; length: -1 for a stack."""
+    data, scales, books, numbers, scale2, lengths = [], [], [], [], [], []
+    for stack in stacks:
+        listed = isinstance(stack, list)
+        lengths.append(len(stack) if listed else -1)
+        for weight in stack if listed else [stack]:
+            fields = weight.fields()
+            data.append(fields[6])
+            scales.append(fields[7])
+            books.append(fields[8])
+            numbers += _numbers(fields)
+            scale2 += [float(s) for s in ([fields[9]] if listed else fields[9])]
+    return data, scales, books, numbers, scale2, lengths
+
+
+def _stacks_of(data, scales, codebooks, numbers, scale2, lengths):
+    """The inverse, as _core takes them."""
+    at, factor = 0, 0
+
+    def next_fields(count):
+        nonlocal at, factor
+        i, first = at, factor
+        at, factor = at + 1, factor + abs(count)
+        of = list(scale2[first:factor]) if count < 0 else scale2[first]
+        return (*numbers[i * WEIGHT_NUMBERS:(i + 1) * WEIGHT_NUMBERS], data[i], scales[i], codebooks[i], of)
+    return [next_fields(-data[at].shape[0]) if length < 0 else [next_fields(1) for _ in range(length)] for length in lengths]
+
+
+@_register("kbit_expert_linear")
+def _kbit_expert_linear(x: Tensor, data: List[Tensor], scales: List[Optional[Tensor]], codebooks: List[Optional[Tensor]],
+                        numbers: List[int], scale2: List[float], lengths: List[int], offsets: Tensor, n: int, name: str,
+                        exact: bool, implementation: Optional[str], dtype: torch.dtype) -> Tensor:
+    out = x.new_empty((x.shape[0], n), dtype=dtype)
+    [weights] = _stacks_of(data, scales, codebooks, numbers, scale2, lengths)
+    _core.kbit_expert_linear(name, x, weights, offsets, out, *_how_of(x, exact, implementation))
+    return out
+
+
+@_kbit_expert_linear.register_fake
+def _(x, data, scales, codebooks, numbers, scale2, lengths, offsets, n, name, exact, implementation, dtype):
+    return x.new_empty((x.shape[0], n), dtype=dtype)
+
+
+def expert_linear(x, weights, offsets, n, name="expert_linear", numerics="official", implementation=None, out=None):
+    """kbit_expert_linear or kbit_grouped_gemm of a stack or a list of KbitWeight, in the dtype of out (x)."""
+    return torch.ops.dsv4.kbit_expert_linear(x, *_flat([weights]), offsets, n, name, numerics == "exact", implementation,
+                                             (x if out is None else out).dtype)
 
 
 @_register("kbit_moe")
 def _kbit_moe(x: Tensor, data: List[Tensor], scales: List[Optional[Tensor]], codebooks: List[Optional[Tensor]],
-              numbers: List[int], scale2: List[float], experts: Tensor, expert_weights: Tensor, activation: int,
-              limit: float) -> Tensor:
-    """Lists hold what belongs to gate, up and down in turn."""
-    out, count, stacks = torch.empty_like(x), len(scale2) // 3, []
-    for i in range(3):
-        stacks.append((*numbers[i * WEIGHT_NUMBERS:(i + 1) * WEIGHT_NUMBERS], data[i], scales[i], codebooks[i],
-                       list(scale2[i * count:(i + 1) * count])))
-    _core.kbit_moe(x, *stacks, experts, expert_weights, activation, limit, out, *_how(library_of(x)))
+              numbers: List[int], scale2: List[float], lengths: List[int], experts: Tensor, expert_weights: Tensor,
+              activation: int, limit: float, exact: bool, implementation: Optional[str], dtype: torch.dtype) -> Tensor:
+    out = x.new_empty(x.shape, dtype=dtype)
+    stacks = _stacks_of(data, scales, codebooks, numbers, scale2, lengths)
+    _core.kbit_moe(x, *stacks, experts, expert_weights, activation, limit, out, *_how_of(x, exact, implementation))
     return out
 
 
 @_kbit_moe.register_fake
-def _(x, data, scales, codebooks, numbers, scale2, experts, expert_weights, activation, limit):
-    return torch.empty_like(x)
+def _(x, data, scales, codebooks, numbers, scale2, lengths, experts, expert_weights, activation, limit, exact,
+      implementation, dtype):
+    return x.new_empty(x.shape, dtype=dtype)
 
 
-def moe(x, stacks, experts, expert_weights, activation, limit):
-    """kbit_moe of three KbitWeight stacks."""
+def moe(x, stacks, experts, expert_weights, activation, limit, numerics="official", implementation=None, out=None):
+    """kbit_moe of three stacks or lists of KbitWeight, in the dtype of out (x)."""
     from .kbit import ACTIVATIONS
-    fields = [stack.fields() for stack in stacks]
-    numbers = [int(i) for f in fields for i in f[:WEIGHT_NUMBERS]]
-    scale2 = [float(s) for f in fields for s in f[9]]
-    return torch.ops.dsv4.kbit_moe(x, [f[6] for f in fields], [f[7] for f in fields], [f[8] for f in fields], numbers,
-                                   scale2, experts, expert_weights, ACTIVATIONS.index(activation), limit or 0.0)
+    return torch.ops.dsv4.kbit_moe(x, *_flat(stacks), experts, expert_weights, ACTIVATIONS.index(activation), limit or 0.0,
+                                   numerics == "exact", implementation, (x if out is None else out).dtype)
+
+
+@_register("kbit_codebook")
+def _kbit_codebook(name: str, k: int, like: Tensor) -> Tensor:
+    values = torch.empty(2**k, dtype=torch.float32)
+    _core.kbit_codebook(name, k, values)
+    return values.to(like.device)
+
+
+@_kbit_codebook.register_fake
+def _(name, k, like):
+    return like.new_empty((2**k,), dtype=torch.float32)
+
+
+def codebook(name, k, like):
+    return torch.ops.dsv4.kbit_codebook(name, k, like)
+
+
+@_register("quantize_kbit", ("data", "scale"))
+def _quantize_kbit(x: Tensor, codebook: Tensor, bits: int, search: bool, importance: Optional[Tensor], scale2: float,
+                   data: Tensor, scale: Tensor) -> None:
+    _core.quantize_kbit(x, codebook, bits, search, importance, scale2, data, scale, *_how(library_of(x)))
+
+
+def quantize_kbit(x, codebook, bits, search, importance, scale2, data, scale, how, allocate):
+    torch.ops.dsv4.quantize_kbit(x, codebook, bits, search, importance, float(scale2), data, scale)
+
+
+@_register("dequantize_kbit", ("out",))
+def _dequantize_kbit(data: Tensor, scale: Optional[Tensor], codebook: Optional[Tensor], numbers: List[int], scale2: float,
+                     out: Tensor) -> None:
+    _core.dequantize_kbit((*numbers, data, scale, codebook, scale2), out, *_how(library_of(data)))
+
+
+def dequantize_kbit(weight, out, how, allocate):
+    torch.ops.dsv4.dequantize_kbit(*weight[6:9], _numbers(weight), float(weight[9]), out)
+
+
+@_register("repack_kbit", ("to_data", "to_scale"))
+def _repack_kbit(data: Tensor, scale: Optional[Tensor], codebook: Optional[Tensor], numbers: List[int], scale2: float,
+                 to_layout: int, to_data: Tensor, to_scale: Optional[Tensor]) -> None:
+    first, _, *rest = numbers
+    _core.repack_kbit((*numbers, data, scale, codebook, scale2), (first, to_layout, *rest, to_data, to_scale, codebook, scale2),
+                      *_how(library_of(data)))
+
+
+def repack_kbit(weight, to, how, allocate):
+    torch.ops.dsv4.repack_kbit(*weight[6:9], _numbers(weight), float(weight[9]), to[1], to[6], to[7])
+
+
+@_register("repack_scales", ("rows", "tiles"))
+def _repack_scales(rows: Tensor, tiles: Tensor, to_rows: bool) -> None:
+    _core.repack_scales(rows, tiles, to_rows, *_how(library_of(rows)))
+
+
+def repack_scales(rows, tiles, to_rows, how, allocate):
+    torch.ops.dsv4.repack_scales(rows, tiles, to_rows)
 
 
 @_register("sparse_mla", ("out", "lse", "max_logits"))

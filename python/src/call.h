@@ -25,6 +25,15 @@ inline void check_status(int status) {
   throw nb::python_error();
 }
 
+template <class Params>
+size_t workspace_of(int (*workspace_bytes)(const Params*, const dsv4_call*, size_t*),
+                    const Params& params, dsv4_call call) {
+  call.size = sizeof call;
+  size_t bytes = 0;
+  check_status(workspace_bytes(&params, &call, &bytes));
+  return bytes;
+}
+
 // Queries the workspace size, gets memory from allocate(bytes), which returns a [bytes] uint8 array
 // that stays valid for the stream, and calls without the GIL.
 template <class Params>
@@ -32,8 +41,7 @@ void call_op(int (*run)(const Params*, const dsv4_call*),
              int (*workspace_bytes)(const Params*, const dsv4_call*, size_t*), const Params& params,
              dsv4_call call, const nb::callable& allocate) {
   call.size = sizeof call;
-  size_t bytes = 0;
-  check_status(workspace_bytes(&params, &call, &bytes));
+  const size_t bytes = workspace_of(workspace_bytes, params, call);
   nb::object block = nb::none();
   if (bytes > 0) {
     block = allocate(bytes);

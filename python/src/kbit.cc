@@ -160,51 +160,81 @@ size_t kbit_linear_workspace(nb::handle x, nb::handle weight, nb::handle out, nb
                                           .weight = weight_of(weight),
                                           .out = tensor_of("out", out)};
   const How chosen = how_of(how);
-  dsv4_call call = chosen.call();
-  call.size = sizeof call;
-  size_t bytes = 0;
-  check_status(dsv4_kbit_linear_workspace_bytes(&params, &call, &bytes));
-  return bytes;
+  return workspace_of(dsv4_kbit_linear_workspace_bytes, params, chosen.call());
 }
+
+// Arguments with the lists that they point into.
+struct ExpertLinear {
+  std::vector<dsv4_weight> weights;
+  dsv4_kbit_expert_linear_params params;
+
+  ExpertLinear(nb::handle x, nb::handle stack, nb::handle offsets, nb::handle out)
+      : weights(weights_of("B_packed_all", stack)),
+        params{.size = sizeof params,
+               .x = tensor_of("A_concat", x),
+               .weights = weights.data(),
+               .num_experts = static_cast<int64_t>(weights.size()),
+               .offsets = tensor_of("expert_offsets", offsets),
+               .out = tensor_of("out", out)} {}
+};
 
 // name: "expert_linear" or "grouped_gemm"
 void kbit_expert_linear(const std::string& name, nb::handle x, nb::handle weights,
                         nb::handle offsets, nb::handle out, nb::handle how,
                         const nb::callable& allocate) {
-  const std::vector<dsv4_weight> list = weights_of("B_packed_all", weights);
-  const dsv4_kbit_expert_linear_params params = {.size = sizeof params,
-                                                 .x = tensor_of("A_concat", x),
-                                                 .weights = list.data(),
-                                                 .num_experts = static_cast<int64_t>(list.size()),
-                                                 .offsets = tensor_of("expert_offsets", offsets),
-                                                 .out = tensor_of("out", out)};
+  const ExpertLinear given(x, weights, offsets, out);
   const auto run = name == "grouped_gemm" ? dsv4_kbit_grouped_gemm : dsv4_kbit_expert_linear;
   const How chosen = how_of(how);
-  call_op(run, dsv4_kbit_expert_linear_workspace_bytes, params, chosen.call(), allocate);
+  call_op(run, dsv4_kbit_expert_linear_workspace_bytes, given.params, chosen.call(), allocate);
 }
+
+size_t kbit_expert_linear_workspace(nb::handle x, nb::handle weights, nb::handle offsets,
+                                    nb::handle out, nb::handle how) {
+  const ExpertLinear given(x, weights, offsets, out);
+  const How chosen = how_of(how);
+  return workspace_of(dsv4_kbit_expert_linear_workspace_bytes, given.params, chosen.call());
+}
+
+struct Moe {
+  std::vector<dsv4_weight> gates, ups, downs;
+  dsv4_kbit_moe_params params;
+
+  Moe(nb::handle x, nb::handle gate, nb::handle up, nb::handle down, nb::handle experts,
+      nb::handle expert_weights, int32_t activation, float limit, nb::handle out)
+      : gates(weights_of("gate", gate)),
+        ups(weights_of("up", up)),
+        downs(weights_of("down", down)),
+        params{.size = sizeof params,
+               .x = tensor_of("x", x),
+               .gate = gates.data(),
+               .up = ups.data(),
+               .down = downs.data(),
+               .num_experts = static_cast<int64_t>(gates.size()),
+               .experts = tensor_of("experts", experts),
+               .expert_weights = tensor_of("expert_weights", expert_weights),
+               .activation = activation,
+               .limit = limit,
+               .out = tensor_of("out", out)} {
+    if (gates.size() != ups.size() || gates.size() != downs.size())
+      refuse("gate, up and down have " + std::to_string(gates.size()) + ", " +
+             std::to_string(ups.size()) + " and " + std::to_string(downs.size()) + " experts");
+  }
+};
 
 void kbit_moe(nb::handle x, nb::handle gate, nb::handle up, nb::handle down, nb::handle experts,
               nb::handle expert_weights, int32_t activation, float limit, nb::handle out,
               nb::handle how, const nb::callable& allocate) {
-  const std::vector<dsv4_weight> gates = weights_of("gate", gate), ups = weights_of("up", up),
-                                 downs = weights_of("down", down);
-  if (gates.size() != ups.size() || gates.size() != downs.size())
-    refuse("gate, up and down have " + std::to_string(gates.size()) + ", " +
-           std::to_string(ups.size()) + " and " + std::to_string(downs.size()) + " experts");
-  const dsv4_kbit_moe_params params = {
-      .size = sizeof params,
-      .x = tensor_of("x", x),
-      .gate = gates.data(),
-      .up = ups.data(),
-      .down = downs.data(),
-      .num_experts = static_cast<int64_t>(gates.size()),
-      .experts = tensor_of("experts", experts),
-      .expert_weights = tensor_of("expert_weights", expert_weights),
-      .activation = activation,
-      .limit = limit,
-      .out = tensor_of("out", out)};
+  const Moe given(x, gate, up, down, experts, expert_weights, activation, limit, out);
   const How chosen = how_of(how);
-  call_op(dsv4_kbit_moe, dsv4_kbit_moe_workspace_bytes, params, chosen.call(), allocate);
+  call_op(dsv4_kbit_moe, dsv4_kbit_moe_workspace_bytes, given.params, chosen.call(), allocate);
+}
+
+size_t kbit_moe_workspace(nb::handle x, nb::handle gate, nb::handle up, nb::handle down,
+                          nb::handle experts, nb::handle expert_weights, int32_t activation,
+                          float limit, nb::handle out, nb::handle how) {
+  const Moe given(x, gate, up, down, experts, expert_weights, activation, limit, out);
+  const How chosen = how_of(how);
+  return workspace_of(dsv4_kbit_moe_workspace_bytes, given.params, chosen.call());
 }
 
 }  // namespace
@@ -222,7 +252,9 @@ void bind_kbit(nb::module_& module) {
   module.def("kbit_linear", &kbit_linear);
   module.def("kbit_linear_workspace", &kbit_linear_workspace);
   module.def("kbit_expert_linear", &kbit_expert_linear);
+  module.def("kbit_expert_linear_workspace", &kbit_expert_linear_workspace);
   module.def("kbit_moe", &kbit_moe);
+  module.def("kbit_moe_workspace", &kbit_moe_workspace);
 }
 
 }  // namespace dsv4::python

@@ -14,14 +14,19 @@ LINEAR = ["A", "B_packed", "B_absmax", "codebook"]
 GROUPED = ["A_concat", "B_packed_all", "B_absmax_all", "codebook", "expert_offsets"]
 SIGNATURES = {
     "create_normal_float_codebook": ["k", "device"],
+    "create_bnf_codebook": ["k", "device"],
+    "encode_absmax_e4m4": ["absmax", "bias"],
+    "decode_absmax_e4m4": ["encoded", "bias"],
     "quantize_kbit": ["A", "k", "codebook", "absmax_format"],
     "dequantize_kbit": ["packed", "absmax", "codebook", "k", "n", "dtype", "out"],
     "repack_kbit": ["packed_flat", "absmax_flat", "K_dim", "N", "k"],
+    "dequantize_kbit_tiled": ["packed", "absmax", "codebook", "k", "K_dim", "N", "dtype", "out"],
     "kbit_linear": LINEAR + ["k", "K_dim", "N", "out", "workspace"],
     "kbit_linear_workspace": ["M", "K_dim", "N", "dtype", "device"],
     "kbit_expert_linear": GROUPED + ["k", "K_dim", "N", "num_experts", "max_M", "out", "workspace"],
     "kbit_gemm_prod": LINEAR + ["K_dim", "N", "k", "k_chunks"],
     "kbit_scalar_gemv": LINEAR + ["K_dim", "N", "k"],
+    "kbit_scalar_gemv_tiled": LINEAR + ["K_dim", "N", "k"],
     "kbit_grouped_gemm": GROUPED + ["K_dim", "N", "k", "num_experts", "max_M"],
 }
 USER = {2: [-.9, -.1, .3, 1.2], 3: [-1, -.4, -.1, 0, .2, .3, .7, .8]}
@@ -80,6 +85,23 @@ def test_format_to_the_bit(k):
     assert numpy.array_equal(tail[0][:k], packed[:k])
 
 
+def test_scale_bytes():
+    """Every byte decodes to the reference's value and back; values between follow the reference, wrapping beyond 32 too."""
+    every = numpy.arange(256, dtype=numpy.uint8)
+    values = dsv4_kernels.decode_absmax_e4m4(every)
+    assert values.dtype == numpy.float32 and numpy.array_equal(values, reference.decode_e4m4(every).astype(numpy.float32))
+    assert numpy.array_equal(dsv4_kernels.encode_absmax_e4m4(values), every)
+    rng = random_of("scale bytes")
+    halves = (values[1:] + values[:-1]) / 2  # ties
+    v = numpy.concatenate([halves, -halves[:3], [40, 63.9, 100], numpy.exp2(rng.uniform(-18, 5, 2000))]).astype(numpy.float32)
+    byte = dsv4_kernels.encode_absmax_e4m4(v.reshape(1, -1))
+    assert byte.dtype == numpy.uint8 and numpy.array_equal(byte[0], reference.encode_e4m4(v.astype(float)))
+    for value, byte in ((1.0, 0xb0), (.1, 0x7a), (.0005, 0x08), (31.9, 0xff), (40, 0xf4), (0, 0)):
+        assert dsv4_kernels.encode_absmax_e4m4(numpy.array([value], numpy.float32))[0] == byte
+    shifted = dsv4_kernels.encode_absmax_e4m4(values * 16, bias=7)
+    assert numpy.array_equal(shifted, every) and numpy.array_equal(dsv4_kernels.decode_absmax_e4m4(every, 7), values * 16)
+
+
 def test_golden_values():
     codes = numpy.arange(32)[None] % 32
     assert [f"{int(w) & 0xffffffff:08X}" for w in reference.planes_of(codes, 5)[0]] == [
@@ -123,7 +145,10 @@ def test_linear_of_every_layout(k, book):
             assert close(into, x.astype(float), values)
             if rows <= 4:
                 few = dsv4_kernels.kbit_scalar_gemv(x, weight.data, weight.scale, codebook, k_in, n, k)
-                assert numpy.array_equal(few, out)
+                tiled = dsv4_kernels.kbit_scalar_gemv_tiled(x, *flat, codebook, k_in, n, k)
+                assert numpy.array_equal(few, out) and numpy.array_equal(tiled, out)
+            read = dsv4_kernels.dequantize_kbit_tiled(*flat, codebook, k, k_in, n)  # f16
+            assert read.shape == (n, k_in) and numpy.array_equal(read, values.astype(numpy.float32).astype(numpy.float16))
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 5])
@@ -141,6 +166,36 @@ def test_linear_of_any_shape(k):
     out = dsv4_kernels.kbit_linear(x, weight.data, weight.scale, book, k, 96, 10)
     assert out.shape == (2, 3, 10)
     assert dsv4_kernels.kbit_linear(x[:0], weight.data, weight.scale, book, k, 96, 10).shape == (0, 3, 10)
+
+
+@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float16])
+def test_very_many_rows(dtype):
+    """More than 65,536 of them, dense and of one expert."""
+    rng, rows = random_of("rows", dtype), 70_000
+    weight, values = any_weight(rng, "k3-bnf", 24, 96)
+    x = normal(rng, rows, 96, dtype=dtype)
+    out = dsv4_kernels.kbit_linear(x, weight.data, weight.scale, weight.codebook, 3, 96, 24, scale2=weight.scale2)
+    assert close(out, x.astype(float), values)
+    stack, offsets = quantize_weight(normal(rng, 3, 24, 96), "k4-nf"), numpy.array([0, 65_600, 65_600, rows], numpy.int32)
+    out = dsv4_kernels.kbit_expert_linear(x, stack.data, stack.scale, stack.codebook, offsets, 4, 96, 24, 3, None,
+                                          scale2=stack.scale2)
+    for e, values in enumerate(stack.dequantize().astype(float)):
+        part = slice(offsets[e], offsets[e + 1])
+        assert close(out[part], x[part].astype(float), values)
+
+
+def test_moe_of_a_long_prompt_with_many_experts():
+    """8,192 tokens, 16 of 512 experts each; tokens at the ends and between against float64."""
+    rng = random_of("long")
+    stacks, x, _, _ = moe_case(rng, 512, 32, 32, 8192, 1)
+    ids = numpy.argsort(rng.random((8192, 512)), 1)[:, :16].astype(numpy.int32)
+    weights = rng.uniform(.05, 1, (8192, 16)).astype(numpy.float32)
+    out = dsv4_kernels.kbit_moe(x, *stacks, ids, weights)
+    values, some = [s.dequantize().astype(float) for s in stacks], numpy.r_[0:20, 4090:4100, 8172:8192]
+    want = reference.moe(x[some].astype(float), *values, ids[some], weights[some].astype(float), "silu")
+    assert numpy.abs(out[some] - want).max() <= 2e-5 * numpy.abs(want).max()
+    order = rng.permutation(8192)
+    assert numpy.array_equal(dsv4_kernels.kbit_moe(x[order], *stacks, ids[order], weights[order]), out[order])
 
 
 def fp4_weight(rng, format, n, k):
@@ -304,6 +359,9 @@ def test_errors():
     x, args = normal(rng, 5, 64), (weight.data, weight.scale, weight.codebook)
     with pytest.raises(ValueError, match="want 1 to 4"):
         dsv4_kernels.kbit_scalar_gemv(x, *args, 64, 128, 3)
+    with pytest.raises(ValueError, match="A has 5 rows"):
+        tiled = weight.repacked("tiled")
+        dsv4_kernels.kbit_scalar_gemv_tiled(x, tiled.data, tiled.scale, weight.codebook, 64, 128, 3)
     with pytest.raises(ValueError, match="A: want|x: want"):
         dsv4_kernels.kbit_linear(x[:, :32], *args, 3, 64, 128)
     with pytest.raises(ValueError, match="a k-bit weight in tiles"):

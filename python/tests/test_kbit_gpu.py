@@ -11,6 +11,7 @@ if not torch.cuda.is_available():
 
 import dsv4_kernels  # noqa: E402
 from dsv4_kernels import KbitWeight, quantize_weight  # noqa: E402
+from dsv4_kernels.kbit import _multiply  # noqa: E402
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STEP = {torch.float32: 0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -175,6 +176,176 @@ def test_moe(name, limit, t, top_k, experts):
         assert (named - exact).abs().max() <= (2.0**-5 if dtype == torch.bfloat16 else 2.0**-8) * exact.abs().max()
     with pytest.raises(ValueError, match="cuda_kbit"):
         call(implementation="cuda_kbit", numerics="exact")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("book", ["user", "e4m3"])
+@pytest.mark.parametrize("k", [2, 3, 4, 5])
+def test_products_of_other_codebooks(k, book, dtype):
+    """An asymmetric codebook of a user, and e4m3 as a codebook and by its name (for which there are kernels that do not
+    read it): dense with few and many rows, and of experts."""
+    rng, codebook = random_of("gpu books", k, book), codebook_of(book, k)
+    for n, k_in, rows in ((256, 512, 1), (256, 512, 5), (130, 160, 9), (512, 1024, 48)):
+        weight = quantize_weight(rng.standard_normal((n, k_in)).astype(numpy.float32), f"k{k}", codebook=codebook)
+        values, weight = weight.dequantize().astype(float), gpu(weight)
+        x = torch.as_tensor(rng.standard_normal((rows, k_in))).cuda().to(dtype)
+        args = (weight.data, weight.scale, weight.codebook, k, k_in, n)
+        for named in (False, True) if book == "e4m3" else (False,):
+            assert close(dsv4_kernels.kbit_linear(x, *args, scale2=weight.scale2, e4m3=named), x, values, dtype)
+    stack = quantize_weight(rng.standard_normal((5, 64, 96)).astype(numpy.float32), f"k{k}", codebook=codebook)
+    values, stack = stack.dequantize().astype(float), gpu(stack)
+    offsets = numpy.array([0, 1, 1, 9, 30, 31], numpy.int32)
+    x = torch.as_tensor(rng.standard_normal((31, 96))).cuda().to(dtype)
+    out = dsv4_kernels.kbit_expert_linear(x, stack.data, stack.scale, stack.codebook, gpu(offsets), k, 96, 64, 5, None,
+                                          scale2=stack.scale2)
+    for e in range(5):
+        rows = slice(offsets[e], offsets[e + 1])
+        assert close(out[rows], x[rows], values[e], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_very_many_rows(dtype):
+    rng, rows = random_of("gpu rows"), 70_000
+    weight, values = any_weight(rng, "k3-bnf", 40, 96)
+    weight, x = gpu(weight), torch.randn(rows, 96, device="cuda").to(dtype)
+    out = dsv4_kernels.kbit_linear(x, weight.data, weight.scale, weight.codebook, 3, 96, 40, scale2=weight.scale2)
+    assert close(out, x, values, dtype)
+    stack, offsets = quantize_weight(rng.standard_normal((3, 40, 96)).astype(numpy.float32), "k4-nf"), [0, 65_600, 65_600, rows]
+    values, stack = stack.dequantize().astype(float), gpu(stack)
+    out = dsv4_kernels.kbit_expert_linear(x, stack.data, stack.scale, stack.codebook,
+                                          torch.tensor(offsets, dtype=torch.int32).cuda(), 4, 96, 40, 3, None,
+                                          scale2=stack.scale2)
+    for e in range(3):
+        part = slice(offsets[e], offsets[e + 1])
+        assert close(out[part], x[part], values[e], dtype)
+
+
+def test_moe_of_a_long_prompt_with_many_experts():
+    """8,192 tokens, 16 of 512 experts each."""
+    rng = random_of("gpu long")
+    stacks, x, ids, weights = moe_case(rng, 512, 64, 32, 8192, 1)
+    ids = numpy.argsort(rng.random((8192, 512)), 1)[:, :16].astype(numpy.int32)
+    weights = rng.uniform(.05, 1, (8192, 16)).astype(numpy.float32)
+    want = torch.as_tensor(dsv4_kernels.kbit_moe(x, *stacks, ids, weights))
+    args = *map(gpu, stacks), gpu(ids), gpu(weights)
+    out = dsv4_kernels.kbit_moe(gpu(x), *args).cpu()
+    assert (out - want).abs().max() <= 2e-5 * want.abs().max()
+    for dtype, bound in ((torch.bfloat16, 2.0**-5), (torch.float16, 2.0**-8)):
+        for implementation in (None, "cuda_kbit"):
+            out = dsv4_kernels.kbit_moe(gpu(x).to(dtype), *args, implementation=implementation).cpu()
+            assert (out.float() - want).abs().max() <= bound * want.abs().max()
+
+
+hopper = pytest.mark.skipif(torch.cuda.get_device_capability()[0] != 9, reason="images are read on Hopper")
+
+
+@hopper
+@pytest.mark.parametrize("format", ["k2-e4m3", "k3-e4m3", "k4-e4m3", "mxfp4", "nvfp4"])
+def test_images_are_read_as_they_are(format):
+    """Rows of bf16 are not rounded; more than 16 of them take the converted rows of the weight."""
+    rng = random_of("gpu images", format)
+    for n, k_in, rows in ((133, 96, 1), (64, 2080, 3), (300, 8192, 5), (1000, 1056, 16)):
+        weight, values = any_weight(rng, format, n, k_in)
+        image = gpu(weight).repacked("image")
+        x = torch.as_tensor(rng.standard_normal((rows, k_in))).cuda().to(torch.bfloat16)
+        out = _multiply("linear", x, image, None, implementation="sm90_image")
+        assert close(out, x, values)
+        assert torch.equal(_multiply("linear", x, image, None), out)
+        assert torch.equal(_multiply("linear", x[:1], image, None), out[:1])
+        more = x.repeat(17 // rows + 1, 1)[:17].contiguous()
+        assert close(_multiply("linear", more, image, None), more, values, torch.bfloat16)
+
+
+@hopper
+@pytest.mark.parametrize("name, limit", [("silu", None), ("silu", 0.7), ("gelu_tanh", None)])
+@pytest.mark.parametrize("t, top_k, experts", [(1, 6, 9), (5, 10, 512), (70, 4, 24)])
+def test_moe_of_images(name, limit, t, top_k, experts):
+    rng = random_of("gpu moe images", name, t, experts)
+    stacks, x, ids, weights = moe_case(rng, experts, 288, 160, t, top_k, ("k3", "k3", "k4"))
+    images = [gpu(s).repacked("image") for s in stacks]
+    x, rest = gpu(x).to(torch.bfloat16), dict(activation=name, limit=limit)
+    call = lambda parts, **how: dsv4_kernels.kbit_moe(x, *parts, gpu(ids), gpu(weights), **rest, **how,
+                                                      out=torch.empty(x.shape, device="cuda"))
+    exact, out = call(map(gpu, stacks), numerics="exact"), call(images, implementation="sm90_image")
+    assert (out - exact).abs().max() <= 2.0**-8 * exact.abs().max()
+    assert torch.equal(call(images), out)
+    assert (call(images, numerics="exact") - exact).abs().max() <= 2e-5 * exact.abs().max()  # by conversion
+
+
+@pytest.mark.parametrize("implementation", [None, "cuda_kbit", "cuda"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_bits_of_experts_repeat_and_follow_the_batch(dtype, implementation):
+    """100 repeats; tokens in another order; a token alone; rows of an expert in another order; one graph for all routings."""
+    rng = random_of("gpu expert bits")
+    stacks, x, _, weights = moe_case(rng, 24, 256, 128, 40, 6, ("k3", "k3", "k3"))
+    ids = gpu(numpy.argsort(rng.random((40, 24)), 1)[:, :6].astype(numpy.int32))
+    stacks, x, weights = [gpu(s) for s in stacks], gpu(x).to(dtype), gpu(weights)
+    call = lambda rows: dsv4_kernels.kbit_moe(x[rows], *stacks, ids[rows], weights[rows], implementation=implementation)
+    everything = slice(None)
+    first = call(everything)
+    assert all(torch.equal(call(everything), first) for _ in range(100))
+    order = torch.randperm(40).cuda()
+    assert torch.equal(call(order), first[order])
+    alone = [torch.equal(call(slice(i, i + 1))[0], first[i]) for i in range(40)]
+    assert all(alone)
+    gate, counts = stacks[0], numpy.array([0, 1, 30, 0, 9] + [0] * 19)
+    offsets = gpu(numpy.concatenate([[0], numpy.cumsum(counts)]).astype(numpy.int32))
+    args = (gate.data, gate.scale, gate.codebook, offsets, 3, 256, 128, 24, None)
+    rows = lambda a: dsv4_kernels.kbit_expert_linear(a, *args, scale2=gate.scale2, implementation=implementation)
+    first = rows(x)
+    assert all(torch.equal(rows(x), first) for _ in range(100))
+    order = torch.cat([begin + torch.randperm(count) for begin, count in ((0, 1), (1, 30), (31, 9))]).cuda()
+    assert torch.equal(rows(x[order]), first[order])
+
+
+def test_experts_in_captured_graphs():
+    """A graph with the workspace that was asked for multiplies by whatever routing is there when it runs."""
+    rng = random_of("gpu expert graph")
+    stacks, x, ids, weights = moe_case(rng, 24, 256, 128, 12, 6, ("k3", "k3", "k3"))
+    stacks, x, ids, weights = [gpu(s) for s in stacks], gpu(x).bfloat16(), gpu(ids), gpu(weights)
+    gate, out, rows = stacks[0], torch.empty_like(x), torch.empty(12, 128, dtype=x.dtype, device="cuda")
+    offsets = gpu(numpy.array([0] * 12 + [5] * 12 + [12], numpy.int32))
+    moe, args = (x, *stacks, ids, weights), (x, gate.data, gate.scale, gate.codebook, offsets, 3, 256, 128, 24, None, rows)
+    own = dsv4_kernels.kbit_moe_workspace(*moe, out=out), dsv4_kernels.kbit_expert_linear_workspace(*args, scale2=gate.scale2)
+
+    def call():
+        dsv4_kernels.kbit_moe(*moe, out=out, workspace=own[0])
+        dsv4_kernels.kbit_expert_linear(*args, own[1], scale2=gate.scale2)
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    x.copy_(torch.randn_like(x))
+    ids.copy_(gpu(rng.integers(0, 24, (12, 6), numpy.int32)))
+    offsets.copy_(gpu(numpy.array([0] * 3 + [12] * 22, numpy.int32)))
+    graph.replay()
+    captured = out.clone(), rows.clone()
+    call()
+    assert torch.equal(captured[0], out) and torch.equal(captured[1], rows)
+    with pytest.raises(ValueError, match="workspace: want"):
+        dsv4_kernels.kbit_moe(*moe, out=out, workspace=own[0][:1])
+
+
+@torch.no_grad()
+def test_one_graph_of_the_compiler():
+    """Inside torch.compile, conversions, dense products, experts and mixtures have the bits of plain calls."""
+    rng = random_of("gpu compile")
+    stacks, x, ids, weights = moe_case(rng, 8, 128, 64, 9, 3, ("k3", "k3", "k3"))
+    stacks, x, ids, weights = [gpu(s) for s in stacks], gpu(x).half(), gpu(ids), gpu(weights)
+    gate, offsets = stacks[0], gpu(numpy.array([0] * 4 + [4] * 4 + [9], numpy.int32))
+
+    def block(x, w):
+        packed, absmax, book = dsv4_kernels.quantize_kbit(w, 4)
+        tiles = dsv4_kernels.repack_kbit(packed, absmax, 128, 128, 4)
+        dense = dsv4_kernels.kbit_linear(x, *tiles, book, 4, 128, 128)
+        rows = dsv4_kernels.kbit_expert_linear(dense, gate.data, gate.scale, gate.codebook, offsets, 3, 128, 64, 8, None,
+                                               scale2=gate.scale2)
+        return rows, dsv4_kernels.kbit_moe(dense, *stacks, ids, weights), dsv4_kernels.dequantize_kbit(packed, absmax, book, 4, 77)
+
+    torch._dynamo.reset()
+    compiled, w = torch.compile(block, fullgraph=True, backend="aot_eager"), torch.randn(128, 128, device="cuda")
+    compiled(x, w)
+    assert all(torch.equal(a, b) for a, b in zip(compiled(x, w), block(x, w)))
 
 
 def test_bits_repeat_and_graphs_replay():

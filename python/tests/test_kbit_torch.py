@@ -77,6 +77,101 @@ def test_one_graph_of_products():
 
 
 @torch.no_grad()
+def test_one_graph_of_experts():
+    """Stacks, lists of formats that differ, tiles, another dtype, exact numerics."""
+    torch.manual_seed(5)
+    stack = quantize_weight(torch.randn(3, 128, 96), "k3-nf")
+    tiled, offsets = stack.repacked("tiled"), torch.tensor([0, 2, 2, 7], dtype=torch.int32)
+    mixed = [quantize_weight(torch.randn(128, 96), format) for format in ("k2-bnf", "k5-nf", "k4-e2m1")]
+    ones = [1.0] * 3
+
+    def block(x):
+        wide = torch.empty(7, 128)
+        rows = dsv4_kernels.kbit_expert_linear(x, stack.data, stack.scale, stack.codebook, offsets, 3, 96, 128, 3, 5, wide,
+                                               scale2=ones, numerics="exact")
+        tiles = dsv4_kernels.kbit_grouped_gemm(x, tiled.data, tiled.scale, tiled.codebook, offsets, 96, 128, 3, 3, 5)
+        listed = dsv4_kernels.kbit_expert_linear(x, mixed, None, None, offsets, None, 96, 128, 3, None)
+        return rows * 2, tiles + 1, listed
+
+    x = torch.randn(7, 96).bfloat16()
+    assert all(torch.equal(a, b) for a, b in zip(one_graph(block, x), block(x)))
+    gate, up = ([quantize_weight(torch.randn(32, 96) * .2, format) for format in ("k2", "k5-nf", "k3-bnf")] for _ in range(2))
+    down = quantize_weight(torch.randn(3, 96, 32) * .2, "k4-nf")
+    ids, weights = torch.randint(0, 3, (7, 2), dtype=torch.int32), torch.rand(7, 2)
+    moe = lambda a: dsv4_kernels.kbit_moe(a, gate, up, down, ids, weights, limit=1.0, numerics="exact", out=torch.empty(7, 96))
+    assert one_graph(moe, x).dtype == torch.float32 and torch.equal(one_graph(moe, x), moe(x))
+
+
+@torch.no_grad()
+def test_one_graph_of_conversions():
+    torch.manual_seed(6)
+
+    def block(w, x, scales):
+        packed, absmax, book = dsv4_kernels.quantize_kbit(w, 3)
+        values = dsv4_kernels.dequantize_kbit(packed, absmax, book, 3, w.numel(), torch.float32)
+        tiles = dsv4_kernels.repack_kbit(packed, absmax, 96, 128, 3)
+        more = dsv4_kernels.dequantize_kbit_tiled(*tiles, book, 3, 96, 128, torch.float32)
+        out = dsv4_kernels.kbit_gemm_prod(x, *tiles, book, 96, 128, 3)
+        few = dsv4_kernels.kbit_scalar_gemv(x[:4], packed, absmax, book, 96, 128, 3)
+        tiled = dsv4_kernels.kbit_scalar_gemv_tiled(x[:4], *tiles, book, 96, 128, 3)
+        there = dsv4_kernels.tile_scales(scales)
+        return values, more, out, few, tiled, dsv4_kernels.untile_scales(there, *scales.shape), \
+            dsv4_kernels.create_bnf_codebook(3, w.device) + 1
+
+    args = torch.randn(128, 96), torch.randn(9, 96), torch.randint(0, 256, (130, 6), dtype=torch.uint8)
+    want = block(*args)
+    assert all(torch.equal(a, b) for a, b in zip(one_graph(block, *args), want))
+    assert torch.equal(want[0].view(128, 96), want[1]) and torch.equal(want[2][:4], want[3]) and torch.equal(want[3], want[4])
+    assert torch.equal(want[5], args[2])
+
+
+@torch.no_grad()
+def test_operators_keep_their_schemas():
+    """Fakes have the shapes and dtypes of the operators, which change what they say and nothing else."""
+    from dsv4_kernels import torch_ops
+    ops, check = torch.ops.dsv4, lambda op, *args: torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
+    w, x = quantize_weight(torch.randn(128, 96), "k3-nf"), torch.randn(5, 96).bfloat16()
+    stack = quantize_weight(torch.randn(2, 128, 96), "k3-nf")
+    down, offsets = quantize_weight(torch.randn(2, 96, 128), "k4-nf"), torch.tensor([0, 1, 5], dtype=torch.int32)
+    numbers, tiles = [4, 0, 3, 0, 128, 96], w.repacked("tiled")
+    check(ops.kbit_linear, x, w.data, w.scale, w.codebook, numbers, 1.0, "linear", True, None, torch.float32)
+    check(ops.kbit_expert_linear, x, *torch_ops._flat([stack]), offsets, 128, "expert_linear", False, None, torch.float16)
+    check(ops.kbit_expert_linear, x, *torch_ops._flat([[w, w]]), offsets, 128, "expert_linear", False, None, torch.float16)
+    ids, weights = torch.tensor([[0, 1]] * 5, dtype=torch.int32), torch.rand(5, 2)
+    check(ops.kbit_moe, x, *torch_ops._flat([stack, [w, w], down]), ids, weights, 0, 0.0, False, None, torch.float32)
+    check(ops.kbit_codebook, "nf", 4, x)
+    check(ops.quantize_kbit, torch.randn(128, 96), w.codebook, 3, True, torch.rand(96), 1.0, torch.empty_like(w.data),
+          torch.empty_like(w.scale))
+    check(ops.dequantize_kbit, w.data, w.scale, w.codebook, numbers, 1.0, torch.empty(128, 96))
+    check(ops.repack_kbit, w.data, w.scale, w.codebook, numbers, 1.0, 1, torch.empty_like(tiles.data),
+          torch.empty_like(tiles.scale))
+    check(ops.repack_scales, w.scale, torch.empty(1, 1, 512, dtype=torch.uint8), False)
+
+
+@torch.no_grad()
+def test_workspaces_of_experts():
+    stack, offsets = quantize_weight(torch.randn(2, 128, 96), "k3-nf"), torch.tensor([0, 1, 5], dtype=torch.int32)
+    x, down = torch.randn(5, 96), quantize_weight(torch.randn(2, 96, 128), "k4-nf")
+    call = (x, stack.data, stack.scale, stack.codebook, offsets, 3, 96, 128, 2, 4)
+    ids, weights = torch.tensor([[0, 1]] * 5, dtype=torch.int32), torch.rand(5, 2)
+    moe = (x, stack, stack, down, ids, weights)
+    assert dsv4_kernels.kbit_expert_linear_workspace(*call).shape == (0,)  # a CPU takes none
+    assert dsv4_kernels.kbit_moe_workspace(*moe).shape == (0,)
+    with pytest.raises(ValueError, match="expert_weights"):
+        dsv4_kernels.kbit_moe_workspace(*moe[:-1], weights[:4])
+    with pytest.raises(ValueError, match="offsets"):
+        dsv4_kernels.kbit_expert_linear_workspace(*call[:4], offsets[:2], *call[5:])
+
+
+def test_scale_bytes_of_torch_are_those_of_numpy():
+    v = torch.cat([torch.rand(1000) * 40, torch.tensor([0.0, -1.0, 31.9, 40.0, 2.0**-20])])
+    byte = dsv4_kernels.encode_absmax_e4m4(v)
+    assert byte.dtype == torch.uint8 and numpy.array_equal(byte.numpy(), dsv4_kernels.encode_absmax_e4m4(v.numpy()))
+    values = dsv4_kernels.decode_absmax_e4m4(byte)
+    assert values.dtype == torch.float32 and numpy.array_equal(values.numpy(), dsv4_kernels.decode_absmax_e4m4(byte.numpy()))
+
+
+@torch.no_grad()
 def test_stages_of_xattention():
     torch.manual_seed(3)
     q, k = torch.randn(1, 4, 96, 32), torch.randn(1, 2, 128, 32)

@@ -86,7 +86,7 @@ inline void combine(const ExpertsArgs& args, const experts_kernel::Call& call) {
 inline Kernel list_of(const gemm::experts::Choices& choices,
                       const gemm::experts::PairLists& lists) {
   return {{.block = gemm::experts::kListThreads, .pdl = true},
-          [choices, lists] { gemm::experts::list_pairs_kernel(choices, lists); }};
+          [choices, lists] { gemm::experts::list_pairs_kernel<>(choices, lists); }};
 }
 
 // in_turns: if its images are those of `args`

@@ -58,7 +58,7 @@ TEST(ExpertsListEmulated, IdsOfNoExpert) {
   arena.prepare();
   ASSERT_NO_THROW(
       emulator::launch_stream({{{.block = gemm::experts::kListThreads, .pdl = true},
-                                [&] { gemm::experts::list_pairs_kernel(choices, lists); }}},
+                                [&] { gemm::experts::list_pairs_kernel<>(choices, lists); }}},
                               1));
   arena.verify();
   std::vector<int> taken(kAll);

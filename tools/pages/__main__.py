@@ -20,11 +20,12 @@ import kbit
 import performance
 import prefill
 import quality
+import quantize
 import ranks
 import rounds
 import xattention
 
-PAGES = {module.__name__: module for module in (performance, prefill, quality, xattention, fuzz, architecture, experts_plan, experts_store, rounds, kbit, ranks)}
+PAGES = {module.__name__: module for module in (performance, prefill, quality, xattention, fuzz, architecture, experts_plan, experts_store, rounds, kbit, ranks, quantize)}
 
 
 def main():

@@ -1,5 +1,6 @@
 """What the pages share: results, tables, and texts that are rewritten or compared with what is there."""
 
+import importlib.util
 import json
 import re
 import sys
@@ -12,6 +13,14 @@ COMMAND = "tools/pages"
 
 def read(path):
     return json.loads(path.read_text())
+
+
+def load_svg():
+    """The plots of the Python package, which needs no built library for them."""
+    spec = importlib.util.spec_from_file_location("svg", ROOT / "python/dsv4_kernels/_svg.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def table(head, *rows):

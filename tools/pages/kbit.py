@@ -1,8 +1,10 @@
-"""The tables of docs/kernels/kbit.md: beside cuBLAS, from bench/results/gpu-h200/peer_kbit.json (bench/peer_kbit.py), and of
-cuda_kbit and sm90_kbit_wide, from linear_kbit*.json (dsv4_bench_cuda)."""
+"""The tables of docs/kernels/kbit.md: beside cuBLAS and of whole mixtures of experts, from bench/results/gpu-h200/peer_kbit.json
+and peer_kbit_moe.json (bench/peer_kbit.py), and of cuda_kbit and sm90_kbit_wide, from linear_kbit*.json (dsv4_bench_cuda).
+kbit_table.py makes the page of all shapes and the picture."""
 
 import re
 
+import kbit_table
 from common import RESULTS, read, row, table, with_blocks
 
 PAGE = "docs/kernels/kbit.md"
@@ -22,7 +24,8 @@ def by_case(report):
 
 def beside_cublas():
     report = read(RESULTS / "gpu-h200/peer_kbit.json")
-    cases = {(r["m"], r["k"]): r for r in report["rows"] if r["dtype"] == "bfloat16" and (r["k_in"], r["n"]) == (8192, 8192)}
+    cases = {(r["m"], r["k"]): r for r in kbit_table.rows_of(report)
+             if r["dtype"] == "bfloat16" and (r["k_in"], r["n"]) == (8192, 8192)}
     bits = sorted({k for _, k in cases})
     lines = []
     for m in sorted({m for m, _ in cases}):
@@ -53,5 +56,24 @@ def wide():
             "bf16/.*cublaslt$'`):", "", *table(f"rows | weight | cuBLAS | {' | '.join(f'K = {k}' for k in bits)}", *lines)]
 
 
+MODELS = {"flash": "V4-Flash: 6 of 256, 4096 x 2048", "qwen3-coder-next": "Qwen3-Coder-Next: 10 of 512, 2048 x 512",
+          "glm-4.7-flash": "GLM-4.7-Flash: 4 of 64, 2048 x 1536"}
+
+
+def moe():
+    report = read(RESULTS / "gpu-h200/peer_kbit_moe.json")
+    rows = kbit_table.rows_of(report)
+    names = [name for name in ("cuda_kbit", "cuda", "chosen", "image") if any(name in r["us"] for r in rows)]
+    heads = {"chosen": "chosen", "cuda_kbit": "`cuda_kbit`", "cuda": "`cuda` (f32)", "image": "with images"}
+    lines, last = [], None
+    for r in rows:
+        times = [f"{r['us'][name]:,.0f}" if name in r["us"] else "" for name in names]
+        lines.append(row(MODELS[r["model"]] if r["model"] != last else "", r["t"], *times, f"{r['floor_us']:.0f}"))
+        last = r["model"]
+    return [f"{report['device']}, K = 3, bf16, us of a whole `kbit_moe` (`bench/peer_kbit.py --moe`):", "",
+            *table(f"experts | tokens | {' | '.join(heads[name] for name in names)} | floor", *lines)]
+
+
 def wanted():
-    return {PAGE: with_blocks(PAGE, peer="\n".join(beside_cublas()), streams="\n".join(streams()), wide="\n".join(wide()))}
+    blocks = {"peer": beside_cublas(), "streams": streams(), "wide": wide(), "moe": moe()}
+    return {PAGE: with_blocks(PAGE, **{mark: "\n".join(lines) for mark, lines in blocks.items()}), **kbit_table.wanted()}

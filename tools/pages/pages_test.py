@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import architecture
 import common
 import fuzz
 import quality
+import quantize
 
 
 class Shared(unittest.TestCase):
@@ -55,6 +57,22 @@ class Quality(unittest.TestCase):
         self.assertEqual(list(quality.broken_claims(result)), [])
         next(r for r in result["rows"] if r["experts"] == "k4-e2m1")["top1"] = 0.99
         self.assertEqual([claim.split(":")[0] for claim in quality.broken_claims(result)], ["k4-e2m1 equals the official model"])
+
+
+class Quantize(unittest.TestCase):
+    def test_rows_of_what_was_measured(self):
+        run = {"cpu": "C", "threads": 16, "device": "GPU", "layers": 4, "weights_per_s": 5e9, "peak_rss_bytes": 2**30,
+               "flags": ["--experts", "k3", "--scales", "search"]}
+        conversion = {"op": "quantize_kbit", "impl": "cuda", "shape": "k3 x", "us": 100.0, "percent_copy": 40.4}
+        skipped = {"op": "quantize_kbit", "impl": "cuda", "shape": "k4 x", "skipped": "why"}
+        ops = {"device": "GPU", "filter": "F", "results": [conversion, skipped, {**conversion, "op": "other"}]}
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(quantize, "RESULTS", Path(folder)):
+            self.assertEqual((len(quantize.conversions()), quantize.kernels()), (2, []))
+            (Path(folder) / "gpu-h200").mkdir()
+            (Path(folder) / "gpu-h200/quantize_flash.json").write_text(json.dumps(run))
+            (Path(folder) / "gpu-h200/ops_conversions.json").write_text(json.dumps(ops))
+            self.assertEqual(quantize.conversions()[2:], ["| C, 16 threads, GPU | `k3`, search | 4 | 5.00 | 1 min | 1,024 MiB |"])
+            self.assertEqual(quantize.kernels()[5:], ["| `quantize_kbit` | k3 x | 100.0 | 84 | 40 % |"])
 
 
 class ArchitectureTest(unittest.TestCase):

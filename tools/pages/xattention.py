@@ -2,11 +2,7 @@
 (bench/peer_xattn.py) and xattn_recall.json (tools/measure_xattn_recall.py).
 """
 
-import importlib.util
-import tempfile
-from pathlib import Path
-
-from common import RESULTS, ROOT, read, row, table, thousands, with_blocks
+from common import RESULTS, load_svg, read, row, table, thousands, with_blocks
 
 FOLDER = "docs/kernels"
 PAGE, FIGURES = f"{FOLDER}/xattention.md", f"{FOLDER}/figures"
@@ -14,13 +10,6 @@ PAGE, FIGURES = f"{FOLDER}/xattention.md", f"{FOLDER}/figures"
 UPSTREAM = {("all stages S 16", 32768, 0.26): "13.2", ("all stages S 16", 131072, 0.1): "75-125",
             ("all stages S 16", 131072, 0.25): "149-195", ("scores S 8", 131072): "31-54",
             ("scores S 16", 131072): "18-39", ("selection", 131072): "9-53"}
-
-
-def load_svg():
-    spec = importlib.util.spec_from_file_location("svg", ROOT / "python/dsv4_kernels/_svg.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def ms(value):
@@ -82,15 +71,11 @@ def recall_tables(report):
 
 
 def figures(report):
-    plot = load_svg().line_plot
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, methods in report["recall"].items():
-            path = Path(folder) / f"xattn_recall_{name}.svg"
-            plot(path, f"Recall by density: {name}", "density", "recall",
+    plot = load_svg().line_plot_text
+    return {f"{FIGURES}/xattn_recall_{name}.svg":
+            plot(f"Recall by density: {name}", "density", "recall",
                  {method: list(zip(report["densities"], recall)) for method, recall in methods.items()})
-            found[f"{FIGURES}/{path.name}"] = path.read_text()
-    return found
+            for name, methods in report["recall"].items()}
 
 
 def wanted():

@@ -1,7 +1,7 @@
 // Rows of bf16 or f16, listed by matrix, times k-bit weights in rows (formats/kbit.h) that share a
 // codebook, for a few rows of each matrix; or two such products of the same rows and
 //
-//   out[m] = weight[m] * (a(min(gate, limit)) * clamp(up, -limit, limit))    gate, up: of x[row(m)]
+//   out[m] = gated step (epilogue/gated_step.h) of gate and up of x[row(m)]
 //
 // A weight is read and decoded once for up to 8 rows. kbit_experts/kernel.cuh is the kernel,
 // kbit_experts_plan.h how a call is divided. The list of rows is the callers'
@@ -12,19 +12,11 @@
 #include <span>
 
 #include "dsv4/ops/gemm/cuda/problem.h"
+#include "dsv4/ops/gemm/epilogue/gated_step.h"
 
 namespace dsv4::gemm::kbit_experts {
 
 inline constexpr int kTileRowsOfX = 8;  // Problem::tile_m, at most
-
-// a
-enum class Gate : uint8_t { kSilu, kGelu, kGeluTanh };
-
-struct GatedStep {
-  const float* weight = nullptr;  // [m]; null: 1
-  float limit = 0;                // 0: no clamp
-  Gate gate = Gate::kSilu;
-};
 
 // problem: with tiles of at most kTileRowsOfX rows, in device memory; one projection, or gate and
 // up as two, whose n rows of out are those of the gated step then. Its m sets no limit.

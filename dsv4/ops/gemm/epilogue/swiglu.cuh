@@ -30,4 +30,12 @@ __device__ inline float gelu_gated(bool tanh, float gate, float up, float weight
   return weight * ((tanh ? gelu_tanh(gate) : gelu(gate)) * up);
 }
 
+// The step after gate and up of any model. Step: gemm::GatedStep (gated_step.h)
+template <class Step>
+__device__ float gated(const Step& step, float gate, float up, float weight) {
+  using Gate = decltype(step.gate);
+  if (step.gate == Gate::kSilu) return swiglu(gate, up, weight, step.limit);
+  return gelu_gated(step.gate == Gate::kGeluTanh, gate, up, weight, step.limit);
+}
+
 }  // namespace dsv4

@@ -8,7 +8,6 @@
 
 #include <span>
 
-#include "dsv4/device/shared_gpu.h"
 #include "dsv4/ops/gemm/sm90/small_m.h"
 
 namespace dsv4::gemm::large_m {
@@ -17,10 +16,9 @@ namespace dsv4::gemm::large_m {
 // several products of one x.
 inline constexpr int64_t kFewTokens = 64, kFewForTargets = 128;
 
-// Whether products of so many tokens are computed here. few: one of the constants above. The kernel
-// fills SMs, so the answer is no where ranks share a GPU.
+// Whether products of so many tokens are computed here. few: one of the constants above.
 inline bool takes(const Context& context, int64_t tokens, int64_t few) {
-  return context.need_batch_invariant && tokens > few && !gpus_are_shared();
+  return context.need_batch_invariant && tokens > few;
 }
 
 // Returns nullptr, or why the kernel cannot compute it.

@@ -17,8 +17,9 @@ using gemm::experts::ImagePlaces;
 using gemm::experts::kMaxExperts;  // of a stack that kernels take
 
 enum class WeightLayout : uint8_t {
-  kFile,   // every matrix as formats/weight.h says, wherever it is
-  kImage,  // k-bit and FP4 weights as kernel images, one allocation for all experts
+  kFile,          // every matrix as formats/weight.h says, wherever it is
+  kImage,         // k-bit and FP4 weights as kernel images, one allocation for all experts
+  kMatrixImages,  // every matrix is a kernel image of its own, wherever it is
 };
 
 struct ExpertWeights {
@@ -71,6 +72,9 @@ class ExpertStack {
   // Each matrix in its own format. The span must outlive the stack.
   ExpertStack(std::span<const ExpertWeights> experts) : file_(experts) {}
   ExpertStack(const std::vector<ExpertWeights>& experts) : file_(experts) {}
+  // kMatrixImages: data of each weight is its image, [bytes] U8, and scale is empty.
+  ExpertStack(std::span<const ExpertWeights> experts, WeightLayout layout)
+      : layout_(layout), file_(experts) {}
   ExpertStack(const ExpertImages& images) : layout_(WeightLayout::kImage), images_(images) {}
 
   // The experts with the ids [first, first + size()) of `ids` ones.
@@ -86,6 +90,7 @@ class ExpertStack {
   bool has_id(int64_t id) const { return first_id_ <= id && id < first_id_ + size(); }
 
   WeightLayout layout() const { return layout_; }
+  bool is_file() const { return layout_ == WeightLayout::kFile; }
   bool is_image() const { return layout_ == WeightLayout::kImage; }
   bool empty() const { return size() == 0; }
   int64_t size() const { return is_image() ? images_.gate_up_bytes.dim(0) : std::ssize(file_); }
@@ -97,7 +102,7 @@ class ExpertStack {
     return expert.w1.bytes() + expert.w3.bytes() + expert.w2.bytes();
   }
 
-  std::span<const ExpertWeights> file() const { return file_; }  // kFile
+  std::span<const ExpertWeights> file() const { return file_; }  // kFile, kMatrixImages
   const ExpertImages& images() const { return images_; }         // kImage
 
  private:

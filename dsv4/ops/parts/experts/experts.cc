@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
+#include "dsv4/formats/pack_kbit_image.h"
 
 namespace dsv4::experts_kernel {
 
@@ -28,6 +29,9 @@ DSV4_IMPL(ExpertsArgs, sm90_grouped_e4m3)
 // Tensor cores under kOfficial, when experts have more than a few tokens. Weights whose values are
 // no bf16 numbers are rounded to bf16.
 DSV4_IMPL(ExpertsArgs, cuda_mma)
+// Up to 4 rows of bf16 of an expert at a time, where ExpertsArgs::may_round_operands: a kernel
+// image of each matrix, FP4 or of at most 4 bits with e4m3 codebooks. Only h is rounded, to bf16.
+DSV4_IMPL(ExpertsArgs, sm90_image)
 // f32 arithmetic, any activation. Experts at equal distances in memory, with one format for gate
 // and up and one for down, take a launch for each product; others one or more for each format.
 DSV4_IMPL(ExpertsArgs, cuda)
@@ -41,6 +45,9 @@ double rounding(const ExpertsArgs& args);
 }
 namespace cuda_kbit {
 double rounding(const ExpertsArgs& args);
+}
+namespace sm90_image {
+constexpr double kRounding = 0x1p-9;  // of h
 }
 namespace cpu {
 HostBytes host_bytes(const ExpertsArgs& args);
@@ -56,6 +63,7 @@ constexpr Impl<ExpertsArgs> kExperts[] = {
     {"sm90_grouped_e4m3", Arch::kSm90, true, sm90_grouped_e4m3::reject, sm90_grouped_e4m3::run,
      0x1p-10},
     {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
+    {"sm90_image", Arch::kSm90, true, sm90_image::reject, sm90_image::run, sm90_image::kRounding},
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
     {"cuda_kbit", Arch::kCuda, true, cuda_kbit::reject, cuda_kbit::run, cuda_kbit::rounding},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
@@ -95,6 +103,19 @@ void check_file(std::span<const ExpertWeights> file, int64_t d) {
   }
 }
 
+void check_matrix_image(const char* what, const WeightView& w, int64_t n, int64_t k) {
+  DSV4_CHECK(w.n == n && w.k == k, "{}: want [{}, {}], got [{}, {}]", what, n, k, w.n, w.k);
+  expect(what, w.data, {DType::kU8}, {image_of_format(w).bytes()});
+}
+
+void check_matrix_images(std::span<const ExpertWeights> file, int64_t d) {
+  for (const ExpertWeights& expert : file) {
+    check_matrix_image("image of w1", expert.w1, file.front().w1.n, d);
+    check_matrix_image("image of w3", expert.w3, file.front().w1.n, d);
+    check_matrix_image("image of w2", expert.w2, d, file.front().w1.n);
+  }
+}
+
 void check_images(const ExpertImages& images, int64_t d) {
   const KbitImage &up = images.gate_up, &down = images.down;
   DSV4_CHECK(up.k == d && down.n == d && up.n == 2 * down.k,
@@ -125,6 +146,8 @@ void check(const ExpertsArgs& args) {
   DSV4_CHECK(args.swiglu_limit >= 0, "swiglu_limit is {}", args.swiglu_limit);
   if (args.stack.is_image()) {
     check_images(args.stack.images(), *d);
+  } else if (args.stack.layout() == WeightLayout::kMatrixImages) {
+    check_matrix_images(args.stack.file(), *d);
   } else {
     check_file(args.stack.file(), *d);
   }

@@ -1,7 +1,8 @@
 // experts/FORMAT/t with the shapes of V4-Flash (d 4096, inner 2048, 6 of 256 experts; here of 64,
 // 860 MB in 4 bits), experts/pro-FORMAT/t with those of V4-Pro (d 7168, inner 3072, of 384).
-// experts/kbit_moe-kK/t: as dsv4_kbit_moe() calls it, f32 between products. Each token has random
-// experts, different in each call.
+// experts/kbit_moe-kK/t: as dsv4_kbit_moe() calls it, f32 between products; and -images, of weights
+// that are kernel images, with all experts of a model. Each token has random experts, different in
+// each call.
 
 #include <set>
 #include <vector>
@@ -59,6 +60,52 @@ struct KbitMoeCase : Case {
   }
 };
 
+// All experts of a model, a kernel image of each matrix, as dsv4_kbit_moe() calls it.
+struct Model {
+  const char* name;
+  int64_t d, inner, experts, chosen;
+};
+constexpr Model kModels[] = {{"flash", 4096, 2048, 256, 6}, {"qwen3-next", 2048, 512, 512, 10}};
+
+struct MatrixImagesCase {
+  Numerics numerics = Numerics::kExact;
+  std::vector<bench::Tensor> bytes;  // of w1, w3 and w2: [experts, image]
+  std::vector<ExpertWeights> table;
+  bench::Arena arena;
+  TensorView ids;  // [kDraws * t, chosen]
+  ExpertsArgs args;
+  int64_t call = 0;
+
+  MatrixImagesCase(const Model& m, int bits, int64_t t)
+      : table(static_cast<size_t>(m.experts)),
+        ids(arena.input(DType::kI32, {kDraws * t, m.chosen})) {
+    const auto images = [&](WeightView ExpertWeights::*member, int64_t n, int64_t k) {
+      const WeightView w{
+          .format = WeightFormat::kKbit, .n = n, .k = k, .bits = bits, .e4m3_codebook = true};
+      const TensorView all = bytes.emplace_back(
+          DType::kU8, std::initializer_list<int64_t>{m.experts, image_of_format(w).bytes()});
+      bench::fill_moderate(all);
+      for (size_t e = 0; e < table.size(); ++e) {
+        table[e].*member = w;
+        (table[e].*member).data = all.slice(0, static_cast<int64_t>(e), static_cast<int64_t>(e) + 1)
+                                      .reshape({image_of_format(w).bytes()});
+      }
+    };
+    images(&ExpertWeights::w1, m.inner, m.d), images(&ExpertWeights::w3, m.inner, m.d);
+    images(&ExpertWeights::w2, m.d, m.inner);
+    Rng rng(1);
+    args = test::random_experts(arena, rng, {.t = t, .k = m.chosen, .d = m.d, .sigma = 0.01},
+                                ExpertStack(table, WeightLayout::kMatrixImages));
+    args.may_round_operands = true, args.add = false;
+    test::fill_ints(ids, rng, 0, m.experts);
+    next();
+  }
+  void next() {
+    const int64_t t = args.x.dim(0), draw = call++ % kDraws;
+    args.experts = ids.slice(0, draw * t, (draw + 1) * t);
+  }
+};
+
 // These shapes as kernel images.
 struct ImageCase : Case {
   bench::RandomImages random;
@@ -100,7 +147,17 @@ void add_kbit_moe(int bits) {
   }
 }
 
+void add_matrix_images(const Model& model, int bits) {
+  for (const int64_t t : {1, 8, 16, 64, 256, 1024}) {
+    bench::register_impls<ExpertsArgs>(
+        fmt::format("experts/kbit_moe-k{}-images {}/t:{}", bits, model.name, t), experts,
+        [=] { return std::make_shared<MatrixImagesCase>(model, bits, t); }, Arch::kCuda);
+  }
+}
+
 const bool kRegistered = [] {
+  for (const Model& model : kModels)
+    for (const int bits : {2, 3, 4}) add_matrix_images(model, bits);
   add(kFlash, "mxfp4", WeightFormat::kMxfp4);
   add(kFlash, "nvfp4", WeightFormat::kNvfp4);
   add(kFlash, "k2", WeightFormat::kKbit, 2);

@@ -15,9 +15,9 @@ namespace dsv4 {
 namespace {
 
 // They take experts of DeepSeek-V4 alone; experts_test has their cases.
-const test::TestedElsewhere kOfDeepSeek{"cublaslt_fp8", "sm90_few_e4m3", "sm90_few",
-                                        "sm90_wide",    "sm90_grouped",  "sm90_grouped_e4m3",
-                                        "cuda_mma"};
+const test::TestedElsewhere kOfDeepSeek{"cublaslt_fp8",   "sm90_few_e4m3", "sm90_few",
+                                        "sm90_wide",      "sm90_grouped",  "sm90_grouped_e4m3",
+                                        "sm90_many_e4m3", "sm90_image",    "cuda_mma"};
 
 ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
   ExpertsArgs one = a;

@@ -17,7 +17,7 @@ namespace {
 using test::Arena;
 
 // Its cases are in experts_other_models_test.
-const test::TestedElsewhere kOfOtherModels{"cuda_kbit"};
+const test::TestedElsewhere kOfOtherModels{"cuda_kbit", "sm90_image"};
 
 struct Shape {
   int64_t t, k, e, d, inner;

@@ -106,7 +106,8 @@ inline Params down_of(const ExpertsArgs& args, const Reader& reader,
 }
 
 // Temporaries from `scratch`, without the stages of the products. ctas: of the grids of both.
-inline PairLists take_lists(int64_t pairs, const ExpertStack& stack, int ctas, Scratch& scratch) {
+inline PairLists take_lists(int64_t pairs, int64_t experts, int entry_bits, int ctas,
+                            Scratch& scratch) {
   const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
   const auto records = [&](int64_t n, size_t bytes) {
     return ints(n * static_cast<int64_t>(bytes / sizeof(int32_t)));
@@ -114,12 +115,16 @@ inline PairLists take_lists(int64_t pairs, const ExpertStack& stack, int ctas, S
   PairLists lists{};
   lists.weight = scratch.take(DType::kF32, {pairs}).as<float>();
   lists.pair_of = ints(pairs);
-  lists.entries = reinterpret_cast<Entry*>(records(
-      gemm::experts::max_entries(pairs, stack.size(), entry_bits(stack.images())), sizeof(Entry)));
+  lists.entries = reinterpret_cast<Entry*>(
+      records(gemm::experts::max_entries(pairs, experts, entry_bits), sizeof(Entry)));
   for (Start*& starts : lists.starts)
     starts = reinterpret_cast<Start*>(records(ctas, sizeof(Start)));
   lists.ctas = ctas;
   return lists;
+}
+
+inline PairLists take_lists(int64_t pairs, const ExpertStack& stack, int ctas, Scratch& scratch) {
+  return take_lists(pairs, stack.size(), entry_bits(stack.images()), ctas, scratch);
 }
 
 // ctas: of the grids of both products. Takes temporaries from `scratch`.

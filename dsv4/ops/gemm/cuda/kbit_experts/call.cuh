@@ -3,8 +3,6 @@
 
 #pragma once
 
-#include <cmath>
-
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/gemm/cuda/kbit_experts/config.cuh"
 
@@ -53,8 +51,7 @@ inline Params make_params(const cuda::Problem& p, const GatedStep* gated, bool l
   params.out_dtype = p.out_dtype;
   params.list_is_older = list_is_older;
   params.n = p.n, params.k = p.k;
-  if (gated != nullptr) params.gated = *gated;
-  if (!(params.gated.limit > 0)) params.gated.limit = HUGE_VALF;
+  params.gated = with_limit(gated != nullptr ? *gated : GatedStep{});
   return params;
 }
 

@@ -69,11 +69,6 @@ __device__ void keep_sums(const Memory<K>& memory, const Share& share, int turn,
           sums[i][0][j];
 }
 
-__device__ inline float gated(const GatedStep& step, float gate, float up, float weight) {
-  if (step.gate == Gate::kSilu) return swiglu(gate, up, weight, step.limit);
-  return gelu_gated(step.gate == Gate::kGeluTanh, gate, up, weight, step.limit);
-}
-
 // By all threads: adds the shares of K in order. factor: of the sums
 template <int K, int kSides>
 __device__ void store_block(const Params& p, const Memory<K>& memory, const Walk& at, int turn,

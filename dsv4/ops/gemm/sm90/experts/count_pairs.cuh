@@ -11,8 +11,9 @@ namespace dsv4::gemm::experts {
 
 inline constexpr int kListThreads = kSelectThreads;
 
+template <int kExperts = kMaxExperts>
 struct RoundCounts {
-  uint16_t counts[kSelectWarps][kMaxExperts];  // of a round; then pairs of warps before
+  uint16_t counts[kSelectWarps][kExperts];  // of a round; then pairs of warps before
 };
 
 // The pair of a thread in a round.
@@ -34,10 +35,11 @@ __device__ inline int warps_of_round(const Choices& in, int first) {
 }
 
 // Fills shared.counts.
-__device__ inline OwnPair count_round(const Choices& in, int first, RoundCounts& shared) {
+template <int kExperts>
+__device__ OwnPair count_round(const Choices& in, int first, RoundCounts<kExperts>& shared) {
   const int e = static_cast<int>(threadIdx.x), warps = warps_of_round(in, first);
   __syncthreads();  // the counts of the round before are not needed any more
-  for (int w = 0; w < warps && e < kMaxExperts; ++w) shared.counts[w][e] = 0;
+  for (int w = 0; w < warps && e < kExperts; ++w) shared.counts[w][e] = 0;
   __syncthreads();
   const OwnPair own(in, first);
   if (own.expert >= 0 && own.before() == 0)
@@ -47,11 +49,11 @@ __device__ inline OwnPair count_round(const Choices& in, int first, RoundCounts&
 }
 
 // Sum over the warps of the round; with `exclusive`, counts become the sums of the warps before.
-template <bool kExclusive>
-__device__ inline int sum_counts(const Choices& in, int first, RoundCounts& shared) {
+template <bool kExclusive, int kExperts>
+__device__ int sum_counts(const Choices& in, int first, RoundCounts<kExperts>& shared) {
   const int e = static_cast<int>(threadIdx.x), warps = warps_of_round(in, first);
   int sum = 0;
-  for (int w = 0; w < warps && e < kMaxExperts; ++w) {
+  for (int w = 0; w < warps && e < kExperts; ++w) {
     const int count = shared.counts[w][e];
     if (kExclusive) shared.counts[w][e] = static_cast<uint16_t>(sum);
     sum += count;

@@ -11,17 +11,19 @@ namespace dsv4::gemm::experts {
 
 inline constexpr int kStagedEntries = 192;  // kept in shared memory, too, for the starts
 
-struct ListShared : RoundCounts {
-  int first[kMaxExperts];  // pair of each expert in this round
-  int first_pair[kMaxExperts], first_entry[kMaxExperts];
+template <int kExperts>
+struct ListShared : RoundCounts<kExperts> {
+  int first[kExperts];  // pair of each expert in this round
+  int first_pair[kExperts], first_entry[kExperts];
   int entries;
   Entry staged[kStagedEntries];
   int warp_pairs[kSelectWarps], warp_entries[kSelectWarps];
 };
 
 // Lists the entries. mine: pairs of this thread's expert. Returns the first of them.
-__device__ inline int list_entries(const Choices& in, int mine, ListShared& shared,
-                                   const PairLists& out) {
+template <int kExperts>
+__device__ int list_entries(const Choices& in, int mine, ListShared<kExperts>& shared,
+                            const PairLists& out) {
   const int e = static_cast<int>(threadIdx.x), most = 1 << in.entry_bits;
   const int entries = mine > 0 && in.is_listed(e) ? (mine + most - 1) >> in.entry_bits : 0;
   const int pairs_through = warp_sum_through(mine), entries_through = warp_sum_through(entries);
@@ -41,14 +43,15 @@ __device__ inline int list_entries(const Choices& in, int mine, ListShared& shar
     fill(out.entries[first_entry + i]);
     if (first_entry + i < kStagedEntries) fill(shared.staged[first_entry + i]);
   }
-  if (e < kMaxExperts) shared.first_pair[e] = first, shared.first_entry[e] = first_entry;
+  if (e < kExperts) shared.first_pair[e] = first, shared.first_entry[e] = first_entry;
   if (e == 0) shared.entries = entry_sums.all;
   return first;
 }
 
 // Call when the entries are complete. The first W mod n of n CTAs take one stage more than the
 // others of all W stages.
-__device__ inline void list_starts(const PairLists& out, const ListShared& shared) {
+template <int kExperts>
+__device__ void list_starts(const PairLists& out, const ListShared<kExperts>& shared) {
   for (int i = static_cast<int>(threadIdx.x); i < kProducts * out.ctas; i += kListThreads) {
     const int product = i / out.ctas, cta = i % out.ctas, stages = out.entry_stages[product];
     const int all = shared.entries * stages, each = all / out.ctas, more = all % out.ctas;
@@ -61,10 +64,12 @@ __device__ inline void list_starts(const PairLists& out, const ListShared& share
   }
 }
 
+// kExperts: the most that a call may have
+template <int kExperts = kMaxExperts>
 __global__ void __launch_bounds__(kListThreads)
     list_pairs_kernel(const __grid_constant__ Choices in, const __grid_constant__ PairLists out) {
   ptx::pdl_start();
-  alignas(16) __shared__ ListShared shared;
+  alignas(16) __shared__ ListShared<kExperts> shared;
   const int e = static_cast<int>(threadIdx.x);
   int mine = 0;
   for (int first = 0; first < in.pairs; first += kListThreads) {
@@ -75,7 +80,7 @@ __global__ void __launch_bounds__(kListThreads)
   for (int first = 0; first < in.pairs; first += kListThreads) {
     const OwnPair own = count_round(in, first, shared);
     const int in_round = sum_counts<true>(in, first, shared);
-    if (e < kMaxExperts) shared.first[e] = at;
+    if (e < kExperts) shared.first[e] = at;
     at += in_round;
     __syncthreads();
     if (own.expert < 0) continue;

@@ -52,9 +52,11 @@ inline constexpr gemm::experts::Reader kReader{make_e4m3_table, [](int) { return
                                                kOwnPairs};
 
 // Own: what a kernel keeps beside the buffers, at most kOwnBytes with barriers and scales of x.
-template <int K_, ImageScale kScale_, int kTiles_, class Own = OwnList, int kOwnBytes = 4096>
+// kTerms: columns of the products that a pair takes (x/rows_of_experts.cuh)
+template <int K_, ImageScale kScale_, int kTiles_, class Own = OwnList, int kOwnBytes = 4096,
+          int kTerms_ = 1>
 struct Shared {
-  static constexpr int K = K_, kTiles = kTiles_, kUnit = kUnitBytes<K_, kScale_>;
+  static constexpr int K = K_, kTiles = kTiles_, kTerms = kTerms_, kUnit = kUnitBytes<K_, kScale_>;
   static constexpr ImageScale kScale = kScale_;
   static constexpr int kStageBytes = kStrips * kGroups * kUnit;
   static constexpr int kStages =

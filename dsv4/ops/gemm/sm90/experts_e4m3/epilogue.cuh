@@ -5,7 +5,7 @@
 
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/gemm/epilogue/expert_rows.cuh"
-#include "dsv4/ops/gemm/sm90/experts_e4m3/config.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
 
 namespace dsv4::gemm::experts_e4m3 {
 
@@ -14,7 +14,6 @@ template <bool kGateUp, class S>
 __device__ void finish(const Params& p, const Range& range, const float* pair_weight, S& shared,
                        int used = 0) {
   constexpr int kOwn = kStrips / kEpilogueWarps;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = (static_cast<int>(threadIdx.x) / kWarp - kMathWarps) * kOwn;
   gemm::experts::EpilogueEntry e;
   const Entry* loaded = nullptr;  // entry of e
@@ -28,12 +27,8 @@ __device__ void finish(const Params& p, const Range& range, const float* pair_we
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       if (first + i >= strips_of(p, work.stage)) break;
-      float sums[4] = {};
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const float4 part = shared.partials[buffer].sums[group * kGroupWarps + first + i][lane];
-        sums[0] += part.x, sums[1] += part.y, sums[2] += part.z, sums[3] += part.w;
-      }
+      const float4 all = add_groups(shared, buffer, first + i);
+      const float sums[4] = {all.x, all.y, all.z, all.w};
       const int strip = work.stage * kStrips + first + i;
       if constexpr (kGateUp) {
         gemm::experts::store_hidden(p, e, strip, sums);

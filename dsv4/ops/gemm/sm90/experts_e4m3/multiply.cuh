@@ -115,6 +115,20 @@ __device__ inline void hand_over(float4 sums, int use, S& shared) {
   ptx::barrier_arrive(filled_barrier(buffer), kFilledThreads);
 }
 
+// What the epilogue takes: the sums of a lane for a strip of an item, rows g and g + 8 of columns
+// 2t and 2t + 1.
+template <class S>
+__device__ inline float4 add_groups(const S& shared, int buffer, int strip) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float4 sums = {};
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const float4 part = shared.partials[buffer].sums[group * kGroupWarps + strip][lane];
+    sums.x += part.x, sums.y += part.y, sums.z += part.z, sums.w += part.w;
+  }
+  return sums;
+}
+
 template <bool kGateUp, class S>
 __device__ void multiply(const Params& p, const Range& range, S& shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -127,7 +141,7 @@ __device__ void multiply(const Params& p, const Range& range, S& shared) {
     if (loaded != work.entry) {
       load_activations<kGateUp>(p, *work.entry, group, shared);
       loaded = work.entry;
-      width = width_of(work.entry->pairs);
+      width = width_of(work.entry->pairs * S::kTerms);
     }
     float4 sums;
     if (width == 2) {

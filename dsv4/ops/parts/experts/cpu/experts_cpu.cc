@@ -139,7 +139,7 @@ HostBytes host_bytes(const ExpertsArgs& args) {
 }
 
 const char* reject(const Context&, const ExpertsArgs& args) {
-  return args.stack.is_image() ? "kernel images of experts" : nullptr;
+  return !args.stack.is_file() ? "kernel images of experts" : nullptr;
 }
 
 void run(const Context& context, const ExpertsArgs& args) {

@@ -43,7 +43,7 @@ const Impl<QuantizeQ8Args>& quantize() {
 }  // namespace
 
 const char* reject(const Context& context, const ExpertsArgs& args) {
-  if (!args.experts.empty() || args.stack.is_image()) return "for the shared expert";
+  if (!args.experts.empty() || !args.stack.is_file()) return "for the shared expert";
   if (const char* why = reject_other_models(args)) return why;
   if (context.numerics == Numerics::kExact) return "sums of tensor cores are not exact f32";
   const int64_t t = args.x.dim(0), d = args.x.dim(1), inner = args.stack.inner();

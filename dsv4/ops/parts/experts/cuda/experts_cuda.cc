@@ -168,7 +168,7 @@ namespace cuda {
 
 const char* reject(const Context& context, const ExpertsArgs& args) {
   if (args.stack.empty()) return "no experts";
-  if (args.stack.is_image()) return "kernel images of experts";
+  if (!args.stack.is_file()) return "kernel images of experts";
   if (args.stack.size() > kMaxPlanned) return "more than 1024 experts";
   if (context.numerics == Numerics::kExact) return nullptr;
   // x and hidden are stored once for all experts, quantized or not.
@@ -214,7 +214,7 @@ const char* reject_products(const ExpertsArgs& args) {
 const char* reject(const Context& context, const ExpertsArgs& args) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
   if (args.stack.empty()) return "no experts";
-  if (args.stack.is_image()) return "kernel images of experts";
+  if (!args.stack.is_file()) return "kernel images of experts";
   // Where most experts have one pair, the GEMV kernels are as fast.
   const bool few = args.x.dim(0) <= 1 || 2 * args.x.dim(0) * slots(args) <= args.stack.size();
   if (few && context.force_impl.empty()) return "few tokens for each expert";
@@ -225,7 +225,7 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
 }
 
 double rounding(const ExpertsArgs& args) {
-  if (args.stack.empty() || args.stack.is_image()) return 0;
+  if (args.stack.empty() || !args.stack.is_file()) return 0;
   const ExpertWeights& first = args.stack.file()[0];
   using gemm::cuda::mma_rounding;
   return std::max({mma_rounding(first.w1), mma_rounding(first.w3), mma_rounding(first.w2)});

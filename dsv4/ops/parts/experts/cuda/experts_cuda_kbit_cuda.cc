@@ -13,12 +13,6 @@ namespace dsv4::experts_kernel::cuda_kbit {
 namespace kernel = gemm::kbit_experts;
 using gemm::cuda::Problem;
 
-static kernel::Gate gate_of(GateActivation activation) {
-  return activation == GateActivation::kSilu   ? kernel::Gate::kSilu
-         : activation == GateActivation::kGelu ? kernel::Gate::kGelu
-                                               : kernel::Gate::kGeluTanh;
-}
-
 static Problem problem_of(const ConstTensorView& x, const TensorView& out, int64_t pairs) {
   return {.x = x.data,
           .x_dtype = x.dtype,
@@ -53,7 +47,7 @@ static Problem down_of(const ExpertsArgs& args, const TensorView& hidden, const 
 
 const char* reject(const Context& context, const ExpertsArgs& args) {
   if (args.stack.empty()) return "no experts";
-  if (args.stack.is_image()) return "kernel images of experts";
+  if (!args.stack.is_file()) return "kernel images of experts";
   for (const Member member : {&ExpertWeights::w1, &ExpertWeights::w3, &ExpertWeights::w2})
     if (const char* why = reject_weights(args.stack.file(), member)) return why;
   if (args.experts.empty()) return "no expert ids";
@@ -90,8 +84,8 @@ void run(const Context& context, const ExpertsArgs& args) {
   Problem gate_up = gate_up_of(args, hidden, plan), down = down_of(args, hidden, y, plan);
   for (Problem* p : {&gate_up, &down})
     p->tiles = plan.tiles, p->num_tiles = plan.num_tiles, p->max_tiles = plan.max_tiles;
-  const kernel::GatedStep gated{
-      .weight = plan.weight, .limit = args.swiglu_limit, .gate = gate_of(args.activation)};
+  gemm::GatedStep gated = gated_step_of(args);
+  gated.weight = plan.weight;
   kernel::run(device, gate_up, &gated, false);
   kernel::run(device, down, nullptr, true);
   experts_combine(device, {.y = y,

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "dsv4/ops/gemm/cuda/problem.h"
+#include "dsv4/ops/gemm/epilogue/gated_step.h"
 #include "dsv4/ops/parts/experts/cuda/plan.h"
 
 namespace dsv4::experts_kernel {
@@ -22,6 +23,13 @@ bool all_e4m3(std::span<const ExpertWeights> table, Member member);
 // scale2s: [e] in device memory, or null for one expert
 gemm::cuda::StridedWeight strided_weight(std::span<const ExpertWeights> table, Member member,
                                          const float* scale2s);
+// The step after gate and up, as kernels for any model take it.
+inline gemm::GatedStep gated_step_of(const ExpertsArgs& args) {
+  static_assert(int(gemm::Gate::kSilu) == int(GateActivation::kSilu) &&
+                int(gemm::Gate::kGelu) == int(GateActivation::kGelu) &&
+                int(gemm::Gate::kGeluTanh) == int(GateActivation::kGeluTanh));
+  return {.limit = args.swiglu_limit, .gate = static_cast<gemm::Gate>(args.activation)};
+}
 // What the experts multiply their weights with: up to kMaxPlanned of them.
 Scale2s scale2s_of(const ExpertStack& stack);
 

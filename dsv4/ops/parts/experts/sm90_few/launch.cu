@@ -70,7 +70,7 @@ namespace {
 
 void launch_list(Device& device, const Choices& choices, const PairLists& lists,
                  bool starts_early = true) {
-  launch(device, "experts_list", list_pairs_kernel, {.block = kListThreads, .pdl = starts_early},
+  launch(device, "experts_list", list_pairs_kernel<>, {.block = kListThreads, .pdl = starts_early},
          choices, lists);
 }
 

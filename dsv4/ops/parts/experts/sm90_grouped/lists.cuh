@@ -60,7 +60,7 @@ inline int64_t max_slots(const Tiling& tiling, int64_t pairs, int64_t experts) {
 __global__ void __launch_bounds__(kListThreads)
     count_kernel(const __grid_constant__ Choices in, const __grid_constant__ Lists out) {
   ptx::pdl_start();
-  alignas(16) __shared__ gemm::experts::RoundCounts shared;
+  alignas(16) __shared__ gemm::experts::RoundCounts<> shared;
   const int first = static_cast<int>(blockIdx.x) * kListThreads, e = static_cast<int>(threadIdx.x);
   count_round(in, first, shared);
   const int count = gemm::experts::sum_counts<false>(in, first, shared);
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kListThreads)
 }
 
 struct PlaceShared {
-  gemm::experts::RoundCounts round;
+  gemm::experts::RoundCounts<> round;
   int warp_tiles[kSelectWarps], warp_slots[kSelectWarps], warp_pairs[kSelectWarps];
   // What each expert has:
   int before[kMaxExperts];  // pairs of the CTAs before
