@@ -18,6 +18,9 @@
 #include "dsv4/engine/rank_messages.h"
 #include "dsv4/engine/workspace.h"
 #include "dsv4/plan/synthetic.h"
+#if DSV4_CUDA
+#include "dsv4/comm/device_ranks.h"
+#endif
 
 namespace dsv4::apps {
 namespace {
@@ -48,6 +51,14 @@ ShardId parse_shard(const std::string& text) {
       return id;
   }
   fail(ErrorCode::kBadInput, "--shard {}: want R/N, rank R of N ranks, N up to 8", text);
+}
+
+// Buffers that a rank on a GPU has for values of others.
+int64_t exchange_bytes([[maybe_unused]] int world) {
+#if DSV4_CUDA
+  if (world > 1) return 2 * kExchangeWindowBytes;
+#endif
+  return 0;
 }
 
 // No step wants more of anything.
@@ -180,13 +191,15 @@ Json BenchModel::memory(const CacheLimits& limits) const {
           .total();
   const ExpertStore* const store = model_->expert_store();
   const int64_t places = store == nullptr ? 0 : store->places().gpu_bytes();
-  const int64_t planned = weights + places + cache + work,
+  const int64_t exchange = options_.shard ? 0 : exchange_bytes(model_->id().world);
+  const int64_t planned = weights + places + cache + work + exchange,
                 taken = free_before_ - probe_->free_bytes();
   return {{"weights_bytes", weights},
           {"expert_places_bytes", places},
           {"host_experts_bytes", store == nullptr ? 0 : store->places().host_bytes()},
           {"cache_bytes", cache},
           {"workspace_bytes", work},
+          {"exchange_bytes", exchange},
           {"planned_bytes", planned},
           {"measured_bytes", taken}};
 }

@@ -73,7 +73,6 @@ if [ $# -eq 0 ]; then
     DSV4_SCHEMA_SUITE=$suite/tests "build/$preset/bin/schema_suite_test" || status=1
   fi
   $python tools/serve/check_proxies.py "$binary" || status=1
-  $python tools/serve/check_replicas.py "$binary" || status=1
   $python tools/serve/check_peers.py "$binary" "$venvs" || status=1
   "$venvs/kv/bin/python" tools/serve/check_kv_events.py "$binary" "build/$preset/bin/kv_events_life" || status=1
   "$venvs/kv/bin/python" tools/serve/check_deploy.py "$binary" || status=1

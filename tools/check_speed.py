@@ -5,7 +5,8 @@ below 90 % of them: a rate below 0.9 of the committed one, or a time above the c
     tools/check_speed.py RUN_FOLDER            compare; the last line says how many speeds hold
     tools/check_speed.py --record RUN_FOLDER   write the run's speeds into bench/results/minimums.json
 
-minimums.json: {"least_share": 0.9, GPU: {REPORT: {SPEED: value}}}. REPORT is a file of the run folder without ".json", a
+minimums.json: {"least_share": 0.9, MACHINE: {REPORT: {SPEED: value}}}. MACHINE is a GPU, or "2x" and a GPU for ranks over
+several (tools/multi_gpu_check.sh): a folder may have reports of both. REPORT is a file of the run folder without ".json", a
 SPEED is named by speeds_of(). The reports of whole steps also have "of", which model was measured: another model is not
 compared. A report that the run lacks is skipped, a speed that its report lacks fails. An op's speed is that of its fastest
 implementation, so a table of ops may be given a second time under another name with other rows.
@@ -26,7 +27,8 @@ def step_speeds(report):
     """bench decode and bench prefill: tokens a second."""
     for r in report["results"]:
         if r.get("batch") in BATCHES:
-            yield f"batch {r['batch']}, context {r['context']}: tokens/s", r["tokens_per_second"]
+            drafts = f", {r['draft_tokens']} drafts" if r.get("draft_tokens") else ""
+            yield f"batch {r['batch']}, context {r['context']}{drafts}: tokens/s", r["tokens_per_second"]
         if "tokens" in r:
             yield f"prompt of {r['tokens']}: tokens/s", r["tokens_per_second"]
 
@@ -55,6 +57,12 @@ def xattn_speeds(report):
         yield f"{r['what']}, {r['tokens']} tokens, {count[what]}: ms", r["ms"]["ours"]
 
 
+def exchange_speeds(report):
+    """bench exchange and bench/peer_exchange.py, which adds NCCL's time."""
+    for r in report["results"]:
+        yield f"exchange of {r['bytes']} bytes: us", r["us"]
+
+
 def kbit_speeds(report):
     """What a call takes, of weights in rows with the codebook e4m3; of experts in images, too."""
     for r in report["results"]:
@@ -72,16 +80,22 @@ def speeds_of(name, report):
     if name.startswith("ops"):
         return dict(op_speeds(report))
     kinds = {"peer_sparse_mla": sparse_mla_speeds, "peer_xattn": xattn_speeds, "peer_kbit": kbit_speeds,
-             "peer_kbit_moe": kbit_speeds}
+             "peer_kbit_moe": kbit_speeds, "peer_exchange": exchange_speeds, "ranks_exchange": exchange_speeds}
     if name.startswith(("micro_", "peer_")) and name not in kinds:
         return {}  # micro-benchmarks decide designs, and a peer alone has no speed of ours
     return dict(kinds.get(name, step_speeds)(report))
 
 
 def measured_model(report):
-    """Which model a report of whole steps measured; None for kernels."""
-    keys = ("model", "experts", "dense", "layers", "numerics")
+    """Which model a report of whole steps measured; None for kernels. Of a rank that runs alone also which."""
+    keys = ("model", "experts", "dense", "layers", "numerics", *(["shard"] if report.get("shard") else []))
     return ", ".join(str(report[key]) for key in keys) if "model" in report else None
+
+
+def machine_of(report):
+    """The GPU, or how many of it: a rank that runs alone is on one."""
+    ranks = 1 if report.get("shard") else report.get("ranks", 1)
+    return report["device"] if ranks == 1 else f"{ranks}x {report['device']}"
 
 
 def share(name, value, committed):
@@ -152,18 +166,24 @@ def main(argv):
     if len(devices) != 1:
         print(f"{options.folder}: reports of {len(devices)} GPUs, want those of one")
         return 77
-    device = devices.pop()
+    machines = {}
+    for name, report in reports.items():
+        machines.setdefault(machine_of(report), {})[name] = report
     if options.record:
-        minimums[device] = record(minimums.get(device, {}), reports)
+        for machine, of_machine in machines.items():
+            minimums[machine] = record(minimums.get(machine, {}), of_machine)
         options.minimums.write_text(json.dumps(minimums, indent=1) + "\n")
         return 0
-    bad, good, skipped = compare(minimums.get(device, {}), reports, minimums["least_share"])
+    bad, good, skipped = [], 0, []
+    for machine, of_machine in machines.items():
+        slow, held, reasons = compare(minimums.get(machine, {}), of_machine, minimums["least_share"])
+        bad, good, skipped = bad + slow, good + held, skipped + reasons
     for line in skipped:
         print(f"skipped: {line}")
     for line in bad:
         print(f"slow: {line}")
     if good + len(bad) == 0:
-        print(f"no speed of {device} to compare with")
+        print(f"no speed of {', '.join(machines)} to compare with")
         return 77
     print(f"{good} speeds hold, {len(bad)} do not: {100 * minimums['least_share']:.0f} % of bench/results/minimums.json")
     return 1 if bad else 0

@@ -16,12 +16,24 @@ MINIMUMS = {"least_share": 0.9, "GPU": {
     "peer_sparse_mla": {"a: TFLOPS": 200, "b: us": 18},
     "peer_xattn": {"scores, 64 tokens, 2: ms": 9},
     "peer_kbit": {"64 -> 32, K = 3, 1 rows, bfloat16: us": 9},
-    "peer_kbit_moe": {"experts of m, K = 3, 8 tokens: us": 18, "experts of m, K = 3, 8 tokens, images: us": 9}}}
+    "peer_kbit_moe": {"experts of m, K = 3, 8 tokens: us": 18, "experts of m, K = 3, 8 tokens, images: us": 9}},
+    "2x GPU": {"ranks": {"of": OF, "batch 8, context 64: tokens/s": 150, "batch 8, context 64, 2 drafts: tokens/s": 300},
+               "ranks_exchange": {"exchange of 1024 bytes: us": 3}}}
 
 
 def decode(rate=100, experts="k3"):
     return {"device": "GPU", "model": "m", "experts": experts, "dense": "", "layers": 2, "numerics": "official",
             "results": [{"batch": 8, "context": 64, "tokens_per_second": rate}]}
+
+
+def ranks(rate=150, drafts=300, count=2, shard=None):
+    report = {**decode(rate), "ranks": count, "shard": shard}
+    report["results"].append({**report["results"][0], "tokens_per_second": drafts, "draft_tokens": 2})
+    return report
+
+
+def exchange(us=3):
+    return {"device": "GPU", "ranks": 2, "processes": False, "results": [{"bytes": 1024, "us": us}]}
 
 
 def ops(*times):
@@ -99,6 +111,16 @@ class CheckSpeed(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertIn(f"skipped: decode_batches: measured m, k2, , 2, official, committed is {OF}\n", out)
         self.assertIn("skipped: peer_xattn: the run has no such report\n", out)
+
+    def test_several_gpus_have_minimums_of_their_own(self):
+        self.assertEqual(self.said(ranks=ranks(), ranks_exchange=exchange(), decode_batches=decode()), (0, []))
+        self.assertEqual(self.said(ranks=ranks(drafts=200)),
+                         (1, ["slow: ranks: batch 8, context 64, 2 drafts: tokens/s 200, 67 % of 300"]))
+        self.assertEqual(self.said(ranks_exchange=exchange(4)),
+                         (1, ["slow: ranks_exchange: exchange of 1024 bytes: us 4, 75 % of 3"]))
+        self.assertEqual(run(ranks=ranks(count=4))[:2], (77, "no speed of 4x GPU to compare with\n"))
+        status, out, _ = run(ranks=ranks(shard="0/2"))
+        self.assertEqual(status, 77, "a rank alone is not two GPUs: " + out)
 
     def test_nothing_to_compare_is_no_success(self):
         self.assertEqual(run()[0], 77)

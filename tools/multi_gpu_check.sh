@@ -5,26 +5,30 @@
 #
 # OUT: folder for logs and JSON (default multi-gpu-check).
 #
-#   exchange   what each rank ends with, faults; under memcheck
+#   exchange   what each rank ends with, faults; chains of DSV4_RANKS_EXCHANGES exchanges (100,000); under memcheck
 #   bits       --deterministic: the bundled model and six layers of V4-Flash, logits and caches of ranks equal one rank's
 #   whole      the same with whole experts (--experts-placement whole)
-#   soak       DSV4_RANKS_STEPS captured steps with random batches (20,000), equal to one rank's
+#   soak       DSV4_RANKS_STEPS captured steps with random batches (20,000) of the bundled model, and of six layers of V4-Flash as many of them
+#              as one rank makes in DSV4_RANKS_SECONDS (30): logits and caches of all ranks equal one rank's at every hundredth
 #   processes  ranks that are processes: answers, prefixes, servers, ranks that are killed or stopped; logits of six layers of V4-Flash;
 #              the time of an exchange. Their logits and caches by memcmp are in `bits`
 #   nccl       the same with exchanges by NCCL (DSV4_NCCL: its library), on two GPUs
 #   engine     answers, drafts of the MTP block, prefixes from the cache, host memory and the disk, a rank that throws or stalls
 #   serve      a server on ranks: 2,000 requests of 32 clients, of which some leave, get the answers of a server on one GPU
 #   faults     what a GPU that is not there says
-#   bench      an exchange beside NCCL's all-gather; decode and prefill of six layers of V4-Flash in FP4 on one GPU and on two; the whole model on two H200
+#   bench      an exchange beside NCCL's all-gather; decode and prefill of six layers of V4-Flash in FP4 on one GPU and on two; the whole model on
+#              two H200; fails where a speed is below 90 % of bench/results/minimums.json
+#   shards     the step of one rank of 2, 4 and 8 alone, of V4-Flash in FP4 and 3 bits; of 4 and 8, of V4-Pro in 2 bits. One H200
 #
-# The exit status is the number of failures; the last line says "N passed, N failed".
+# After each check all memory of all GPUs must be free again within DSV4_FREE_S seconds (10), or the check fails: nothing else
+# may take memory of them meanwhile. The exit status is the number of failures; the last line says "N passed, N failed".
 
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=${DSV4_BIN:-build/cuda/bin}
 out=multi-gpu-check steps=()
 [[ $# -eq 0 ]] || { out=$1; shift; }
-[ $# -gt 0 ] && steps=("$@") || steps=(exchange bits whole soak engine processes nccl serve faults bench)
+[ $# -gt 0 ] && steps=("$@") || steps=(exchange bits whole soak engine processes nccl serve faults bench shards)
 mkdir -p "$out"
 passed=0 failed=0
 gpus=$(nvidia-smi -L | wc -l)
@@ -32,35 +36,51 @@ gpus=$(nvidia-smi -L | wc -l)
 export DSV4_RANKS_GPUS=$([ "$gpus" -gt 1 ] && echo 2 || echo 1)
 nvidia-smi topo -p2p w > "$out/topology.log" 2>&1
 
-check() { # check NAME SECONDS COMMAND ...
+# MiB that each GPU has in use.
+used_memory() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits; }
+mapfile -t used_before < <(used_memory)
+
+# Whether no GPU has more memory in use than at the start, but for 64 MiB of the driver's own, within some seconds.
+free_again() {
+  local until=$((SECONDS + ${DSV4_FREE_S:-10})) gpu kept used
+  while :; do
+    kept="" gpu=0
+    while read -r used; do
+      [ "$used" -le $((used_before[gpu] + 64)) ] || kept+=" GPU $gpu: $used MiB, ${used_before[gpu]} at the start."
+      gpu=$((gpu + 1))
+    done < <(used_memory)
+    [ -n "$kept" ] || return 0
+    [ $SECONDS -lt $until ] || { echo "memory is not free again:$kept"; return 1; }
+    sleep 0.5
+  done
+}
+
+check() { # check NAME SECONDS COMMAND ...; status 77 skips it
   local name=$1 seconds=$2 begin=$SECONDS status
   shift 2
   if [ "$(type -t "$1")" = function ]; then "$@"; else timeout "$seconds" "$@"; fi > "$out/$name.log" 2>&1
   status=$?
-  if [ $status -eq 0 ]; then
+  if [ $status -eq 77 ]; then
+    echo "skipped: $name ($(tail -n 1 "$out/$name.log"))"
+    return
+  fi
+  free_again >> "$out/$name.log" || [ $status -ne 0 ] || status="0, but memory"
+  if [ "$status" = 0 ]; then
     passed=$((passed + 1))
     echo "$name: $((SECONDS - begin)) s"
   else
     failed=$((failed + 1))
     echo "FAILED: $name (status $status, $((SECONDS - begin)) s), see $out/$name.log"
-    grep -E 'Failure|error|ERROR|FAILED|=====.*(Invalid|Race|hazard)' -A6 "$out/$name.log" | head -n 20
+    grep -E 'Failure|error|ERROR|FAILED|^slow|not free again|=====.*(Invalid|Race|hazard)' -A6 "$out/$name.log" | head -n 20
   fi
-  free_again "$name"
 }
 
 # JSON as bench/results has it.
 report() { # report NAME ARGUMENTS ... of dsv4 bench
   local name=$1
   shift
-  check "$name" 240 "$bin/dsv4" bench "$@"
+  check "$name" 240 "$bin/dsv4" bench "$@" --json
   grep '^{' "$out/$name.log" > "$out/$name.json" || true
-}
-
-# No process of ours may keep memory of a GPU.
-free_again() { # free_again NAME
-  local used
-  used=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null | wc -l)
-  [ "$used" -eq 0 ] || echo "note: after $1 $used processes hold memory of a GPU"
 }
 
 refused() { # refused TEXT ARGUMENTS ...: one line that begins so, within 15 s
@@ -74,13 +94,17 @@ refused() { # refused TEXT ARGUMENTS ...: one line that begins so, within 15 s
 for step in "${steps[@]}"; do
   case "$step" in
     exchange)
-      check exchange 60 "$bin/device_ranks_test"
+      DSV4_RANKS_EXCHANGES=${DSV4_RANKS_EXCHANGES:-100000} check exchange 90 "$bin/device_ranks_test"
       check exchange-memcheck 120 compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/device_ranks_test" ;;
     bits) check bits 240 "$bin/ranks_gpu_test" '--gtest_filter=-*ManyCapturedSteps*:*whole*' ;;
     whole) check whole 240 "$bin/ranks_gpu_test" '--gtest_filter=*whole*' ;;
     soak)
       DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} \
-        check soak 240 "$bin/ranks_gpu_test" '--gtest_filter=*ManyCapturedSteps*/demo_2_sliced' ;;
+        check soak 240 "$bin/ranks_gpu_test" '--gtest_filter=*ManyCapturedSteps*/demo_2_sliced'
+      DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} DSV4_RANKS_SECONDS=${DSV4_RANKS_SECONDS:-30} \
+        check soak-flash 240 "$bin/ranks_gpu_test" \
+        '--gtest_filter=*ManyCapturedSteps*/mxfp4_2_sliced:*ManyCapturedSteps*/k3_2_sliced'
+      grep -h '^[0-9]* steps$' "$out"/soak*.log ;;
     engine) check engine 300 "$bin/engine_ranks_gpu_test" ;;
     processes)
       DSV4_RANKS_GPUS=$([ "$gpus" -gt 1 ] && echo 0,1 || echo 0) \
@@ -99,7 +123,6 @@ for step in "${steps[@]}"; do
       check gpu-missing 15 refused "no GPU cuda:$gpus" run demo -p a -n 1 --gpus "0,$gpus"
       check gpus-mixed 15 refused "want GPUs alone" run demo -p a -n 1 --gpus cpu,0 ;;
     bench)
-      # 77: no torch, or one GPU.
       if [ "$gpus" -gt 1 ] && python3 -c 'import torch' 2>/dev/null; then
         check exchange-peer 120 python3 bench/peer_exchange.py --binary "$bin/dsv4" --out "$out/peer_exchange.json"
       fi
@@ -113,14 +136,28 @@ for step in "${steps[@]}"; do
       done
       # 73.3 GiB of weights on each GPU.
       if [ "$gpus" -gt 1 ] && [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -1)" -gt 90000 ]; then
-        flash=(--synthetic flash --gpus 2 --json) fp4=(--experts mxfp4)
+        flash=(--synthetic flash --gpus 2) fp4=(--experts mxfp4)
         report ranks_fp4 decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32,64
         report ranks_fp4_det decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32 --deterministic
         report ranks_k3 decode "${flash[@]}" --experts k3-e4m3 --batch 1,8,32
-        report ranks_prefill prefill "${flash[@]}" "${fp4[@]}" --tokens 8192
+        report ranks_prefill prefill "${flash[@]}" "${fp4[@]}" --tokens 8192,65536
         report ranks_mtp_fp4 decode "${flash[@]}" "${fp4[@]}" --batch 1,8 --speculate mtp --draft-tokens 0,1,2,3 --accept 0.79,0.61,0.46
         report ranks_fp4_whole decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32,64 --experts-placement whole
-        report ranks_shard_fp4 decode --synthetic flash "${fp4[@]}" --batch 1,8,32 --shard 0/2 --device cuda --ops --json
+        report ranks_exchange exchange --gpus 2
+        check speed 20 python3 tools/check_speed.py "$out"
+      fi ;;
+    shards)
+      alone() { # alone NAME RELEASE EXPERTS RANKS BATCHES
+        report "$1" decode --synthetic "$2" --experts "$3" --shard "0/$4" --batch "$5" --device cuda:0 --ops
+      }
+      if [ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -1)" -gt 130000 ]; then
+        for n in 2 4 8; do
+          alone "ranks_shard_fp4_$n" flash mxfp4 $n 1,8,32,64
+          alone "ranks_shard_k3_$n" flash k3-e4m3 $n 1,8,32,64
+        done
+        alone ranks_shard_pro_k2_4 pro k2-e4m3 4 1,8,32
+        alone ranks_shard_pro_k2_8 pro k2-e4m3 8 1,8,32
+        check speed 20 python3 tools/check_speed.py "$out"
       fi ;;
     *) echo "no step $step"; failed=$((failed + 1)) ;;
   esac

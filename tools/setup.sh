@@ -5,17 +5,17 @@
 #   tools/setup.sh check    also packages for ./check (tools/check_python.sh installs three Python packages itself)
 #   tools/setup.sh clang    also packages for ./check --sanitize, --fuzz and --tidy
 #   tools/setup.sh release  also what makes and checks packages, for tools/release.sh and ./check --release
-#   tools/setup.sh serve    also Chromium, nginx, Caddy and HAProxy, for ./check --serve (350 MB)
+#   tools/setup.sh serve    also Chromium and Caddy, for ./check --serve (350 MB)
 
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libssl-dev libboost1.81-dev libxxhash-dev libedit-dev libcurl4-openssl-dev libzmq3-dev ccache \
   esbuild node-markdown-it node-dompurify node-highlight.js libjs-katex)  # the last line: the chat page (docs/adr/0026)
-check=(curl help2man libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git)
+check=(curl help2man libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git haproxy nginx-light)
 clang=(clang-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev)
 
 release=(dpkg-dev file lintian mmdebstrap gpg umoci bubblewrap)
-serve=(chromium fonts-dejavu-core nginx-light caddy haproxy)
+serve=(chromium fonts-dejavu-core caddy)
 
 case "${1:-build}" in
   build) want=("${build[@]}") ;;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "dsv4/convert/stored_tensors.h"
 #include "dsv4/engine/device_weights.h"
 #include "dsv4/engine/draft_head.h"
@@ -31,6 +33,8 @@ TEST(RankPlan, IsWhatRanksOfTheDemoTake) {
     for (const auto& [world, placement, mtp] : {std::tuple(2, kSliced, false),
                                                 {3, kSliced, true},
                                                 {5, kSliced, false},
+                                                {6, kSliced, false},
+                                                {7, kSliced, true},
                                                 {2, kWhole, true},
                                                 {3, kWhole, false},
                                                 {7, kWhole, false}}) {
@@ -83,24 +87,30 @@ TEST(RankPlan, AnMtpBlock) {
 
 // Shares add up: what ranks have for themselves, and once what all of them have, is the model.
 TEST(RankPlan, SharesAndCopiesAreTheModel) {
-  const ModelConfig config = released_config("flash");
-  const ConvertList list =
-      convert_list(stored_tensors(official_tensor_list(config, false)), {}, config.o_groups);
-  const RankPlan whole = plan_ranks(config, list, {.context = 4096}, 1).front();
-  for (const auto& [world, placement] :
-       {std::pair(2, kSliced), {3, kSliced}, {2, kWhole}, {3, kWhole}}) {
-    int64_t own = 0, copies = -1;
-    for (const RankPlan& rank :
-         plan_ranks(config, list, {.context = 4096, .placement = placement}, world)) {
-      own += rank.own_bytes;
-      // Tensors begin at multiples of 256 bytes; the largest of the model are not far from them.
-      const int64_t shared = rank.weights_bytes - rank.own_bytes;
-      if (copies >= 0) {
-        EXPECT_NEAR(static_cast<double>(shared), static_cast<double>(copies), 1e6);
+  const std::map<std::string, std::vector<std::pair<int, ExpertsPlacement>>> divided = {
+      {"flash", {{2, kSliced}, {3, kSliced}, {6, kSliced}, {7, kSliced}, {2, kWhole}, {3, kWhole}}},
+      {"pro", {{4, kSliced}, {7, kWhole}, {8, kSliced}}}};
+  for (const auto& [release, cases] : divided) {
+    const ModelConfig config = released_config(release);
+    const ConvertList list =
+        convert_list(stored_tensors(official_tensor_list(config, false)), {}, config.o_groups);
+    const RankPlan whole = plan_ranks(config, list, {.context = 4096}, 1).front();
+    for (const auto& [world, placement] : cases) {
+      SCOPED_TRACE(fmt::format("{}, {} ranks, {}", release, world, name(placement)));
+      int64_t own = 0, copies = -1;
+      for (const RankPlan& rank :
+           plan_ranks(config, list, {.context = 4096, .placement = placement}, world)) {
+        own += rank.own_bytes;
+        // Tensors begin at multiples of 256 bytes; the largest of the model are not far from them.
+        const int64_t shared = rank.weights_bytes - rank.own_bytes;
+        if (copies >= 0) {
+          EXPECT_NEAR(static_cast<double>(shared), static_cast<double>(copies), 1e6);
+        }
+        copies = shared;
       }
-      copies = shared;
+      const auto all = static_cast<double>(whole.weights_bytes);
+      EXPECT_NEAR(static_cast<double>(own + copies), all, 1e6);
     }
-    EXPECT_NEAR(static_cast<double>(own + copies), static_cast<double>(whole.weights_bytes), 1e6);
   }
 }
 

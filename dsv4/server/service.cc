@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server anew
 constexpr std::chrono::seconds kLastWrites{2};
+constexpr std::chrono::seconds kBroken{2};  // in which requests get 503
 constexpr size_t kBodyWorkers = 2, kTextWorkers = 1;
 
 // The client's name of the request, or a new one.
@@ -275,9 +276,9 @@ void Service::refuse(const std::shared_ptr<Exchange>& exchange, Api api, const A
 
 std::optional<ApiError> Service::admission_error(const Prepared& prepared, const std::string& key,
                                                  const std::string& client) const {
-  if (draining_) return ApiError{503, "draining", "", "the server is shutting down", 5};
   const EngineThread::State state = engine_->state();
   if (state.broken) return ApiError{503, "broken", "", "the engine is broken", 5};
+  if (draining_) return ApiError{503, "draining", "", "the server is shutting down", 5};
   const size_t jobs = prepared.answer.choices;
   int64_t tokens = 0;
   for (const auto& prompt : prepared.prompts) tokens += static_cast<int64_t>(prompt.size());
@@ -435,14 +436,15 @@ void Service::on_tick() {
   std::vector<std::shared_ptr<Generation>> all;
   for (const auto& [id, generation] : generations_) all.push_back(generation);
   for (const auto& generation : all) guarded(generation, [&] { on_tick(*generation, now); });
-  if (stopping_ && (http_->busy() == 0 || now > stop_at_)) return http_->stop();
+  if (stopping_ && now >= stop_from_ && (http_->busy() == 0 || now > stop_at_))
+    return http_->stop();
   if (stopping_) return;
   if (engine_->state().broken) {
     log_line("broken", {{"error", short_text(engine_->state().error)}});
     status_ = kExitBroken;
     stopping_ = draining_ = true;
-    stop_at_ = now + kLastWrites;
-    http_->stop_listening();
+    stop_from_ = now + kBroken;
+    stop_at_ = stop_from_ + kLastWrites;
   } else if (draining_ && (now > drain_end_ || (generations_.empty() && http_->busy() == 0))) {
     finish_drain();
   }

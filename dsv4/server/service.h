@@ -169,7 +169,7 @@ class Service : public HttpHandler {
   int64_t tls_logged_ = 0;
   Clock::time_point next_tls_log_;
   bool draining_ = false, stopping_ = false;
-  Clock::time_point drain_end_, stop_at_;
+  Clock::time_point drain_end_, stop_from_, stop_at_;
   int status_ = 0;
 
   std::mutex model_mutex_;

@@ -314,9 +314,9 @@ void Service::on_worker(WorkQueue& queue, const std::shared_ptr<Exchange>& excha
 
 // Empty while requests can be served.
 std::string Service::unready_reason() const {
-  if (draining_) return "draining";
   const EngineThread::State state = engine_->state();
   if (state.broken) return "broken";
+  if (draining_) return "draining";
   if (model_ == nullptr || !state.ready) return "loading";
   const double watchdog = std::chrono::duration<double>(options_.watchdog).count();
   return state.seconds_in_step > watchdog ? "stalled" : "";

@@ -8,6 +8,7 @@ They compute on the CPU. With DSV4_RANKS_GPUS=0,1 rank r is on GPU r of the list
 its end: 0 alone runs two ranks on one GPU, which take turns of milliseconds. On GPUs all commands are --deterministic.
 DSV4_RANKS_EXCHANGE=nccl exchanges values by NCCL, whose library DSV4_NCCL may name."""
 
+import http.client
 import json
 import os
 import random
@@ -94,8 +95,7 @@ class Ranks:
     def error(self, index):
         if index in self.said:
             return self.said[index]
-        self.errors[index].seek(0)
-        return self.errors[index].read()
+        return os.pread(self.errors[index].fileno(), 1 << 24, 0).decode()  # the process writes at the offset of the file
 
 
 def run_one(*words):
@@ -265,10 +265,10 @@ class Refused(unittest.TestCase):
 
 
 class Server:
-    """`dsv4 serve` on two ranks."""
+    """`dsv4 serve` on two ranks, with these words more."""
 
-    def __init__(self):
-        self.ranks = Ranks(2, "serve", "demo", "--port", "0", "--context", "2048")
+    def __init__(self, *words):
+        self.ranks = Ranks(2, "serve", "demo", "--port", "0", "--context", "2048", *words)
         until = time.monotonic() + PATIENCE
         self.port = None
         while '"ready"' not in (log := self.ranks.error(0)):
@@ -279,8 +279,8 @@ class Server:
         for line in log.splitlines():
             self.port = json.loads(line).get("port", self.port)
 
-    def ask(self, tokens, stream=False, path="/v1/completions"):
-        body = {"prompt": "Once upon a time", "max_tokens": tokens, "temperature": 0, "logprobs": 2, "stream": stream,
+    def ask(self, tokens, stream=False, path="/v1/completions", prompt="Once upon a time"):
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 2, "stream": stream,
                 "ignore_eos": True}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
@@ -288,6 +288,31 @@ class Server:
 
     def metrics(self):
         return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE).read().decode()
+
+
+    def said(self, ask):
+        """(status, what the server calls its state) of an answer; (0, "") where it closes or refuses the connection."""
+        try:
+            return ask().status, ""
+        except urllib.error.HTTPError as error:
+            body = json.load(error)
+            return error.code, body["error"]["code"] if "error" in body else body["status"]
+        except (OSError, http.client.HTTPException):
+            return 0, ""
+
+    def watch(self):
+        """What /ready says until rank 0 has gone, new requests from the first time on at which that is not 200, and /ready
+        right after the log has the fault."""
+        ready, requests, logged = [], [], None
+        while self.ranks.processes[0].poll() is None:
+            known = '"broken"' in self.ranks.error(0)
+            ready.append(self.said(lambda: urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=PATIENCE)))
+            if known and logged is None:
+                logged = ready[-1]
+            if ready[-1][0] != 200:
+                requests.append(self.said(lambda: self.ask(1)))
+            time.sleep(0.02)
+        return ready, requests, logged
 
 
 class Serve(unittest.TestCase):
@@ -332,9 +357,17 @@ class Serve(unittest.TestCase):
                 self.assertTrue(answer.readline().startswith(b"data:"))
             begin = time.monotonic()
             server.ranks.processes[1].kill()
+            ready, requests, logged = server.watch()
             text = answer.read().decode() if busy else ""
             status, _ = server.ranks.end()[0]
             self.assertLess(time.monotonic() - begin, LIMIT)
+            # 200 until the end is noticed; then 503, and no connection at last.
+            first = next(at for at, (code, _) in enumerate(ready) if code != 200)
+            self.assertEqual(ready[first], (503, "broken"), ready)
+            self.assertEqual(logged, (503, "broken"))
+            for said in ready[first:], requests:
+                self.assertIn((503, "broken"), said)
+                self.assertLessEqual(set(said), {(503, "broken"), (0, "")})
             self.assertEqual(status, 70)
             if busy:
                 self.assertIn('"error"', text)
@@ -348,6 +381,27 @@ class Serve(unittest.TestCase):
 
     def test_a_rank_is_killed_at_rest(self):
         self.end_of_a_rank(busy=False)
+
+    def test_a_restart_serves_what_the_disk_has(self):
+        prompt = "Long ago there was a village by the sea. " * 40
+        with tempfile.TemporaryDirectory() as folder:
+            answers = []
+            for _ in range(2):
+                server = Server("--disk-cache", folder)
+                try:
+                    answers.append(json.load(server.ask(8, prompt=prompt)))
+                    until = time.monotonic() + PATIENCE
+                    while not re.search(r'dsv4_cache_entries{tier="disk"} ([1-9]\d*)', server.metrics()):
+                        self.assertLess(time.monotonic(), until, "nothing is written")
+                        time.sleep(0.05)
+                    server.ranks.processes[1].kill()
+                    self.assertEqual(server.ranks.end()[0][0], 70)
+                finally:
+                    server.ranks.kill()
+            cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+            self.assertEqual(cached[0], 0)
+            self.assertGreater(cached[1], 0)
+            self.assertEqual(*(answer["choices"] for answer in answers))
 
     def test_rank_0_is_killed(self):
         server = Server()

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "dsv4/base/rng.h"
 #include "dsv4/comm/threads.h"
 #include "dsv4/device/current_device.h"
@@ -236,6 +238,47 @@ TEST_P(DeviceRanksTest, GraphsAreReplayedWithOtherValues) {
     wait();
     ASSERT_NO_THROW(group.check());
     for (size_t r = 0; r < graphs.size(); ++r) ASSERT_EQ(all.wrong(r, step), 0) << "rank " << r;
+  }
+}
+
+// In a graph that is replayed, the part of a rank in one exchange is what it got from its neighbor
+// in the exchange before, so every value is passed on and no value comes twice in a row. The parts
+// of one row are [part 0, part 1, ...]: exchange k has parts k to k + N - 1, of which rank r brings
+// part k + r; only the last rank brings one that is new. DSV4_RANKS_EXCHANGES: how many exchanges.
+TEST_P(DeviceRanksTest, ChainsOfExchangesPassValuesOn) {
+  constexpr int64_t kLinks = 50;
+  const char* const wanted = std::getenv("DSV4_RANKS_EXCHANGES");
+  const int64_t replays = wanted == nullptr ? 20 : std::stoll(wanted) / kLinks;
+  for (const int64_t width : {int64_t{64}, int64_t{63}, int64_t{2048}}) {
+    DeviceRanks group(devices(), kWindow, kLong);
+    const int64_t parts = kLinks + world() - 1;
+    const ColumnEnds ends = column_ends(world(), width * world(), width);
+    Tensors all(devices(), 1, width * parts);
+    std::vector<Graph> graphs;
+    for (int r = 0; r < world(); ++r) {
+      const auto at = static_cast<size_t>(r);
+      make_current(*owned_[at]);
+      graphs.push_back(Graph::capture(*owned_[at], [&] {
+        const TensorView& row = all.of_rank[at].view();
+        for (int64_t link = 0; link < kLinks; ++link) {
+          const Gathered one[] = {{row.slice(1, link * width, (link + world()) * width), ends}};
+          group.rank(r).gather(one, {"chain", link});
+        }
+      }));
+    }
+    for (int64_t step = 0; step < replays; ++step) {
+      all.write(step, [&](int r, int64_t, int64_t column) {
+        return column / width == r || (column / width >= world() && r == world() - 1);
+      });
+      for (size_t r = 0; r < graphs.size(); ++r) {
+        make_current(*owned_[r]);
+        graphs[r].launch(*owned_[r]);
+      }
+      wait();
+      ASSERT_NO_THROW(group.check());
+      for (size_t r = 0; r < graphs.size(); ++r)
+        ASSERT_EQ(all.wrong(r, step), 0) << "rank " << r << ", width " << width << ", " << step;
+    }
   }
 }
 

@@ -43,8 +43,8 @@ LinearArgs linear_args(const gemm::Product& p) {
 }
 
 // The product twice, after kernels that write its activations.
-void run_emulated(const gemm::Product& p, int num_sms, uint64_t seed) {
-  const emulator::Kernel product = product_kernel(p, num_sms);
+void run_emulated(const gemm::Product& p, int num_sms, uint64_t seed, bool by_columns = false) {
+  const emulator::Kernel product = product_kernel(p, num_sms, by_columns);
   std::vector<emulator::Kernel> kernels{emulator::touching({p.in.x}), product, product};
   if (!p.in.x_scale.empty())
     kernels.insert(kernels.begin() + 1, emulator::touching({p.in.x_scale}));
@@ -121,6 +121,38 @@ TEST(SmallMEmulated, BitsOfATokenDoNotDependOnTheTile) {
   for (const Format format : {Format::kFp8, Format::kBf16})
     expect_bits_of_ranges({.t = 64, .n = 100, .k = 1408, .format = format, .f32_out = true},
                           kRanges);
+}
+
+// Rows [first, end) of a weight, computed without the others as a rank does, have the bits that
+// they have among all, where the ranks of a cluster follow from the columns.
+void expect_bits_of_rows(const Scene& scene, std::span<const std::pair<int64_t, int64_t>> ranges) {
+  SCOPED_TRACE(
+      fmt::format("format {} t {} k {}", static_cast<int>(scene.format), scene.t, scene.k));
+  Arena arena;
+  Rng rng(7);
+  const gemm::Product all = random_product(arena, rng, scene);
+  arena.prepare();
+  run_emulated(all, scene.num_sms, 1, true);
+  const auto* const out = reinterpret_cast<const uint32_t*>(all.out.data);
+  const std::vector<uint32_t> want(out, out + all.out.numel());
+  for (const auto& [first, end] : ranges) {
+    gemm::Product some = all;
+    some.weight = all.weight.rows(first, end), some.out = all.out.slice(1, first, end);
+    for (int64_t t = 0; t < scene.t; ++t) std::fill_n(some.out.row<float>(t), some.out.dim(1), NAN);
+    run_emulated(some, scene.num_sms, 2, true);
+    EXPECT_TRUE(std::equal(want.begin(), want.end(), out)) << first << " " << end;
+  }
+}
+
+// Without that 40 tiles of rows have four ranks each, eight tiles eight.
+TEST(SmallMEmulated, BitsOfARowDoNotDependOnTheOtherRows) {
+  constexpr std::pair<int64_t, int64_t> kRows[] = {{0, 512}, {1280, 1408}};
+  for (const Format format : {Format::kFp8, Format::kBf16, Format::kFp8Bf16, Format::kKbit5})
+    expect_bits_of_rows(
+        {.t = 1, .n = 2560, .k = 2560, .format = format, .num_sms = 16, .f32_out = true}, kRows);
+  expect_bits_of_rows(
+      {.t = 40, .n = 640, .k = 640, .format = Format::kBf16, .num_sms = 8, .f32_out = true},
+      std::span(kRows).first(1));
 }
 
 TEST(SmallMEmulated, Groups) {

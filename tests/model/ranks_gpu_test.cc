@@ -4,7 +4,8 @@
 // ends the others. Ranks are threads, or processes: this program again, once for each other rank.
 //
 // The ranks share GPU 0. DSV4_RANKS_GPUS=2 deals them out over two; DSV4_RANKS_STEPS=20000 runs so
-// many random captured steps; processes exchange by NCCL with DSV4_RANKS_EXCHANGE=nccl.
+// many random captured steps, or those that one rank makes in DSV4_RANKS_SECONDS=30; processes
+// exchange by NCCL with DSV4_RANKS_EXCHANGE=nccl.
 
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -18,7 +19,6 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
-#include "dsv4/base/rng.h"
 #include "dsv4/device/current_device.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/executor.h"
@@ -29,6 +29,7 @@
 #include "tests/harness/gpu.h"
 #include "tests/harness/temp_folder.h"
 #include "tests/model/golden_files.h"
+#include "tests/model/random_batches.h"
 
 namespace dsv4 {
 namespace {
@@ -310,39 +311,22 @@ Trace run_many(const Model& model, const Context& context) {
   return trace;
 }
 
-// Sequences that advance together, a random number of them a step: captured steps of many sizes,
-// and now and then one with a chunk.
-Trace run_batches(const Model& model, const Context& context, int64_t steps, bool digest) {
-  constexpr int kSequences = 6;
-  constexpr int64_t kTokens = 400;
-  const int64_t vocab = model.config().vocab_size;
-  Executor executor(model, context,
-                    {.max_tokens = kTokens, .max_sequences = kSequences, .max_batch_tokens = 128});
-  std::vector<SeqId> seqs;
-  for (int i = 0; i < kSequences; ++i) seqs.push_back(executor.cache().open());
-  Rng rng(5);
+Trace run_batches(const Model& model, const Context& context, int64_t steps) {
+  test::RandomBatches batches(model, context);
   Trace trace;
   for (int64_t step = 0; step < steps; ++step) {
-    std::vector<Work> work;
-    std::vector<std::vector<int32_t>> ids;
-    const auto wanted = 1 + rng.below(kSequences);
-    const bool chunk = rng.below(8) == 0;
-    ids.reserve(kSequences);
-    for (int i = 0; i < wanted; ++i) {
-      SeqId& seq = seqs[static_cast<size_t>(i)];
-      const int64_t count = chunk ? 1 + rng.below(20) : 1;
-      if (executor.cache().length(seq) + count > kTokens) {
-        executor.cache().close(seq);
-        seq = executor.cache().open();
-      }
-      ids.push_back(random_ids(count, vocab, static_cast<uint64_t>(step * kSequences + i)));
-      work.push_back({seq, ids.back(), Work::Logits::kLast});
-    }
-    const ConstTensorView logits = executor.run(work);
-    if (!digest || step + 1 == steps) append(trace.logits, logits.data, logits.bytes());
+    const ConstTensorView logits = batches.next_logits();
+    append(trace.logits, logits.data, logits.bytes());
   }
-  trace.caches = caches_of(model, executor);
+  trace.caches = caches_of(model, batches.executor());
   return trace;
+}
+
+test::Digests run_hundreds(const Model& model, const Context& context, size_t most,
+                           int64_t seconds) {
+  test::RandomBatches batches(model, context);
+  return test::run_hundreds(batches, most, std::chrono::seconds(seconds),
+                            [&] { return caches_of(model, batches.executor()); });
 }
 
 void expect_same(const Trace& got, const Trace& want, const std::string& what) {
@@ -382,7 +366,7 @@ std::map<std::string, Trace> run_all(const Model& model, const Context& context,
   traces["in sevens"] = run_chunks(model, context, 140, 7, false);
   traces["captured"] = run_chunks(model, context, 40, 1, false);
   traces["eager"] = run_chunks(model, context, 40, 1, true);
-  traces["batches"] = run_batches(model, context, 60, false);
+  traces["batches"] = run_batches(model, context, 60);
   if (topk < 100) traces["many"] = run_many(model, context);
   return traces;
 }
@@ -430,12 +414,21 @@ TEST_P(RanksOnGpu, ReplicasAgreeInAnyMode) {
 }
 
 TEST_P(RanksOnGpu, ManyCapturedStepsKeepTheBits) {
-  const int64_t steps = number_of("DSV4_RANKS_STEPS", 300);
-  static std::map<std::string, Trace> want;
-  if (want.count(name()) == 0)
-    want[name()] = run_batches(model_of(name(), 1, kDeterministic), kDeterministic, steps, true);
-  expect_same(run_batches(ranks(kDeterministic), kDeterministic, steps, true), want[name()],
-              fmt::format("{} steps", steps));
+  const auto hundreds = static_cast<size_t>(number_of("DSV4_RANKS_STEPS", 300) / 100);
+  static std::map<std::string, test::Digests> all;
+  if (all.count(name()) == 0)
+    all[name()] = run_hundreds(model_of(name(), 1, kDeterministic), kDeterministic, hundreds,
+                               number_of("DSV4_RANKS_SECONDS", 600));
+  const test::Digests& want = all[name()];
+  const test::Digests got =
+      run_hundreds(ranks(kDeterministic), kDeterministic, want.logits.size(), INT32_MAX);
+  ASSERT_GT(want.logits.size(), 0u);
+  for (size_t i = 0; i < want.logits.size(); ++i) {
+    ASSERT_EQ(got.logits[i], want.logits[i]) << "logits before step " << 100 * (i + 1);
+    for (size_t rank = 0; rank < got.caches[i].size(); ++rank)
+      ASSERT_EQ(got.caches[i][rank], want.caches[i][0]) << "rank " << rank << ", " << 100 * (i + 1);
+  }
+  std::printf("%zu steps\n", 100 * want.logits.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(

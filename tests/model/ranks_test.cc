@@ -15,6 +15,7 @@
 #include "tests/harness/random_model.h"
 #include "tests/harness/tiny_model.h"
 #include "tests/model/golden_files.h"
+#include "tests/model/random_batches.h"
 #include "tests/model/rank_bytes.h"
 
 namespace dsv4 {
@@ -27,12 +28,27 @@ using test::random_ids;
 
 constexpr auto kSliced = ExpertsPlacement::kSliced, kWhole = ExpertsPlacement::kWhole;
 
+// V4-Pro's kinds of layers and its 16 groups of heads. Eight ranks have two groups each, as of Pro,
+// and one block of the experts' width, of which Pro has three; some have more than others of the
+// seven blocks of the hidden size, the 12 experts and the six blocks of the vocabulary.
+ModelConfig wide_pro_config() {
+  auto json = nlohmann::json::parse(released_config_json("pro"));
+  json.update(nlohmann::json::parse(R"({
+    "hidden_size": 896, "num_hidden_layers": 2, "compress_ratios": [128, 4, 0],
+    "num_hash_layers": 1, "vocab_size": 700, "num_attention_heads": 16, "head_dim": 128,
+    "q_lora_rank": 128, "o_groups": 16, "o_lora_rank": 128, "sliding_window": 48,
+    "index_n_heads": 2, "index_head_dim": 64, "index_topk": 32, "n_routed_experts": 12,
+    "num_experts_per_tok": 6, "moe_intermediate_size": 1024})"));
+  return parse_config(json.dump(), "wide pro config");
+}
+
 std::shared_ptr<const ModelSpec> spec_of(const std::string& name, ExpertsPlacement placement) {
   const auto random = [&](const ModelConfig& config, uint64_t seed) {
     return test::random_model(config, seed, DrafterKind::kNone, placement).shared_spec();
   };
   if (name == "random flash") return random(test::tiny_config(), 3);
   if (name == "random pro") return random(test::small_pro_config(), 4);
+  if (name == "wide pro") return random(wide_pro_config(), 5);
   return ModelSpec::load(name, placement);
 }
 
@@ -126,9 +142,9 @@ class Ranks : public testing::TestWithParam<Case> {
 };
 
 #ifdef DSV4_SANITIZED
-constexpr int kWorlds[] = {3};  // steps take ten times as long
+const std::vector<int> kWorlds = {3}, kWide = {8};  // steps take ten times as long
 #else
-constexpr int kWorlds[] = {2, 3, 4, 5};
+const std::vector<int> kWorlds = {2, 3, 4, 5}, kWide = {4, 8};
 #endif
 
 TEST_P(Ranks, GiveTheBitsOfOneRank) {
@@ -147,7 +163,7 @@ TEST_P(Ranks, GiveTheBitsOfOneRank) {
   std::map<std::string, Trace> want;
   run_all(1, [&](const char* what, Trace trace) { want[what] = std::move(trace); });
   ASSERT_GT(want["whole"].logits.size(), 0u);
-  for (const int world : kWorlds) {
+  for (const int world : GetParam().model == std::string("wide pro") ? kWide : kWorlds) {
     run_all(world, [&](const char* what, const Trace& got) {
       expect_same(got, want[what], fmt::format("{} ranks, {}", world, what));
     });
@@ -167,21 +183,39 @@ INSTANTIATE_TEST_SUITE_P(Models, Ranks,
                                          Case{"random flash", Numerics::kOfficial, kWhole},
                                          Case{"random pro", Numerics::kOfficial, kWhole},
                                          Case{"random pro", Numerics::kExact, kWhole},
+                                         Case{"wide pro", Numerics::kOfficial},
+                                         Case{"wide pro", Numerics::kOfficial, kWhole},
                                          Case{"tests/golden/hf/mixed", Numerics::kExact, kWhole}),
                          case_name);
 
-// Eight experts of the demo, five of the other: more ranks than these have no expert.
-TEST(RanksRun, WholeExpertsOfAnyNumberOfRanks) {
+// More ranks than groups of heads, two and five, or than experts, eight and five.
+TEST(RanksRun, AnyNumberOfRanks) {
   const auto expect_bits = [](const char* model, std::initializer_list<int> worlds) {
     const Trace want =
         run_chunks(ModelShard::of_ranks(spec_of(model, kSliced), 1), Numerics::kOfficial, 60, 20);
-    for (const int world : worlds)
-      expect_same(run_chunks(ModelShard::of_ranks(spec_of(model, kWhole), world),
-                             Numerics::kOfficial, 60, 20),
-                  want, fmt::format("{} on {} ranks", model, world));
+    for (const ExpertsPlacement placement : {kSliced, kWhole}) {
+      for (const int world : worlds)
+        expect_same(run_chunks(ModelShard::of_ranks(spec_of(model, placement), world),
+                               Numerics::kOfficial, 60, 20),
+                    want, fmt::format("{} on {} ranks, {}", model, world, name(placement)));
+    }
   };
   expect_bits("models/demo", {6, 7, 8});
-  expect_bits("random pro", {6, 7});
+  expect_bits("random pro", {6, 7, 8});
+}
+
+// As ranks_gpu_test does for 20,000 steps.
+TEST(RanksRun, DigestsOfHundredsOfSteps) {
+  const auto run = [](int world) {
+    const Model model = Model::load("models/demo", world);
+    test::RandomBatches batches(model, {});
+    return test::run_hundreds(batches, 1, std::chrono::hours(1),
+                              [&] { return caches_of(batches.executor()); });
+  };
+  const test::Digests one = run(1), two = run(2);
+  ASSERT_EQ(one.logits.size(), 1u);
+  EXPECT_EQ(two.logits, one.logits);
+  EXPECT_EQ(two.caches[0], std::vector<Digest>(2, one.caches[0][0]));
 }
 
 // The bytes of a step with shares, less those of one without: each rank gets the picks of the

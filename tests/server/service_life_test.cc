@@ -365,6 +365,12 @@ TEST(ServiceLife, AnEngineFaultIs500AndExit70) {
   EXPECT_EQ(answer.status, 500);
   EXPECT_EQ(answer.json()["error"]["type"], "api_error");
   EXPECT_EQ(answer.body.find("script"), std::string::npos) << "details leaked";
+  const Answer ready = ask(broken.port(), "GET", "/ready"), next = broken.chat(chat_body("Hi"));
+  EXPECT_EQ(ready.status, 503);
+  EXPECT_EQ(ready.json()["status"], "broken");
+  EXPECT_EQ(next.status, 503);
+  EXPECT_EQ(next.json()["error"]["code"], "broken");
+  EXPECT_EQ(next.headers.count("retry-after"), 1u);
   EXPECT_EQ(broken.wait(), 70);
 }
 

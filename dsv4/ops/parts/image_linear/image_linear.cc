@@ -12,13 +12,13 @@ DSV4_IMPL(ImageLinearArgs, sm90_image)
 #if DSV4_CUDA
 // The tensor cores keep 13 fractional bits within the 32 columns of a block.
 constexpr double kRounding = 0x1p-12;
-#endif
 
 constexpr Impl<ImageLinearArgs> kImageLinear[] = {
-#if DSV4_CUDA
     {"sm90_image", Arch::kSm90, true, sm90_image::reject, sm90_image::run, kRounding},
-#endif
 };
+#else
+constexpr Table<ImageLinearArgs> kImageLinear;  // images are for GPUs
+#endif
 
 }  // namespace dsv4::image_linear_kernel
 
