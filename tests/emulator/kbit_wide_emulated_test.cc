@@ -58,8 +58,7 @@ void run_kernel(const kernel::Product& p, const kernel::Plan& plan, uint64_t see
   workspace.prepare();
   const emulator::Launch first{
       .grid = {plan.units, static_cast<int>(ceil_div(tokens, int64_t{kernel::kOrderTokens}))},
-      .block = kernel::kOrderThreads,
-      .pdl = true};
+      .block = kernel::kOrderThreads};
   const auto order_x = [&] {
     kernel::order_x_kernel(p.x.as<uint16_t>(), p.x.row_stride(), static_cast<int>(tokens),
                            ordered_x.as<uint16_t>());
