@@ -79,6 +79,12 @@ TEST(LinearKbit, ManyRows) {
   }
 }
 
+// An H200 has tiles of 128 rows of such a weight, and of 96 and 128 rows of x.
+TEST(LinearKbit, ManyRowsOfMiddleWeights) {
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits)
+    check({.bits = bits, .t = bits < 4 ? 150 : 200, .n = 2900, .k = 512, .out = DType::kF32});
+}
+
 // An H200 has tiles of 256 rows of such a weight, and of 64, 96 and 128 rows of x.
 TEST(LinearKbit, ManyRowsOfLargeWeights) {
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
