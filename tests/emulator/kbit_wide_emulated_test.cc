@@ -58,8 +58,7 @@ void run_kernel(const kernel::Product& p, const kernel::Plan& plan, uint64_t see
   workspace.prepare();
   const emulator::Launch first{
       .grid = {plan.units, static_cast<int>(ceil_div(tokens, int64_t{kernel::kOrderTokens}))},
-      .block = kernel::kOrderThreads,
-      .pdl = true};
+      .block = kernel::kOrderThreads};
   const auto order_x = [&] {
     kernel::order_x_kernel(p.x.as<uint16_t>(), p.x.row_stride(), static_cast<int>(tokens),
                            ordered_x.as<uint16_t>());
@@ -163,7 +162,7 @@ TEST(KbitWideEmulated, RaggedRows) {
 TEST(KbitWideEmulated, ClustersOfEverySize) {
   for (int rank_bits = 0; rank_bits <= kernel::kMostRankBits; ++rank_bits) {
     for (const kernel::Tile& tile :
-         {kernel::Tile{2, 64}, kernel::Tile{2, 96}, kernel::Tile{4, 128}})
+         {kernel::Tile{2, 64}, kernel::Tile{2, 96}, kernel::Tile{2, 128}, kernel::Tile{4, 128}})
       check({.bits = 2 + rank_bits,
              .t = 50,
              .n = 140,
@@ -177,6 +176,7 @@ TEST(KbitWideEmulated, ClustersOfEverySize) {
 TEST(KbitWideEmulated, AnyOrderOfEvents) {
   check({.bits = 2, .t = 70, .n = 90, .k = 6144, .tile = {2, 64}}, 8);
   check({.bits = 5, .t = 40, .n = 200, .k = 5120, .tile = {4, 128}}, 8);
+  check({.bits = 4, .t = 120, .n = 70, .k = 4608, .tile = {2, 128}}, 8);
   check({.bits = 3, .t = 65, .n = 100, .k = 3072, .tile = {2, 96}, .rank_bits = 2}, 8);
 }
 

@@ -1,4 +1,4 @@
-// Many rows of bf16 or f16, 33 to some hundreds, times a k-bit weight in rows (formats/kbit.h) with
+// Many rows of bf16 or f16, 17 to some hundreds, times a k-bit weight in rows (formats/kbit.h) with
 // any codebook, on Hopper: weights are decoded in registers beside wgmma. kbit_wide/kernel.cuh is
 // the kernel, kbit_wide/order_x.cuh the launch before it, kbit_wide_plan.h how a call is divided.
 

@@ -12,13 +12,13 @@ DSV4_IMPL(LinearArgs, sm90_many)
 // Up to 64 tokens under kOfficial, FP8 and BF16 weights, on Hopper (gemm/sm90/small_m); Q8 of x in
 // the same kernel for up to 4 tokens. FP8 products are added as by cublaslt_fp8.
 DSV4_IMPL(LinearArgs, sm90_few)
+// 17 to 512 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook, on Hopper
+// (gemm/sm90/kbit_wide), rounded as by cuda_kbit. Sums are added in another order than there.
+DSV4_IMPL(LinearArgs, sm90_kbit_wide)
 // Up to 64 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook
 // (gemm/cuda/kbit_stream). The codebook and its product with the scale are rounded to the type of
 // x.
 DSV4_IMPL(LinearArgs, cuda_kbit)
-// 33 to 512 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook, on Hopper
-// (gemm/sm90/kbit_wide), rounded as by cuda_kbit. Sums are added in another order than there.
-DSV4_IMPL(LinearArgs, sm90_kbit_wide)
 // k4-e4m3 and k5-e4m3 weights, read as bit planes by the same kernel, for up to 8 tokens.
 DSV4_IMPL(LinearArgs, sm90_few_kbit)
 // E4M3 x with its scales times FP8 blocks, on Hopper.
@@ -68,9 +68,9 @@ constexpr Impl<LinearArgs> kLinear[] = {
 #if DSV4_CUDA
     {"sm90_many", Arch::kSm90, true, sm90_many::reject, sm90_many::run, kLtFp8Rounding},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, kLtFp8Rounding},
-    {"cuda_kbit", Arch::kCuda, true, cuda_kbit::reject, cuda_kbit::run, cuda_kbit::rounding},
     {"sm90_kbit_wide", Arch::kSm90, true, sm90_kbit_wide::reject, sm90_kbit_wide::run,
      sm90_kbit_wide::rounding},
+    {"cuda_kbit", Arch::kCuda, true, cuda_kbit::reject, cuda_kbit::run, cuda_kbit::rounding},
     {"sm90_few_kbit", Arch::kSm90, true, sm90_few_kbit::reject, sm90_few_kbit::run, kLtFp8Rounding},
     {"cublaslt_fp8", Arch::kSm90, false, cublaslt_fp8::reject, cublaslt_fp8::run, kLtFp8Rounding},
     {"cublaslt", Arch::kCuda, false, cublaslt::reject, cublaslt::run, kLtBf16Rounding},

@@ -82,7 +82,7 @@ void add_kbit() {
                                        {"kbit5 bf16", "kbit5 f16"}};
   for (int bits = 2; bits <= 5; ++bits) {
     for (const auto& [n, k] : {std::pair{8192, 8192}, {14336, 4096}, {5120, 2048}}) {
-      for (const int64_t t : {1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512}) {
+      for (const int64_t t : {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512}) {
         if (t > 64 && !bench::full_size()) continue;
         const auto* names = kNames[bits - 2];
         add({names[0], WeightFormat::kKbit, bits}, {t, n, k});

@@ -70,13 +70,19 @@ TEST(LinearKbit, AgreesWithOracle) {
 // sm90_kbit_wide: whole and ragged tiles of both operands, several tiles of x.
 TEST(LinearKbit, ManyRows) {
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
-    for (const int64_t t : {33, 64, 65, 96, 150, 300})
+    for (const int64_t t : {17, 32, 33, 64, 65, 96, 150, 300})
       check({.bits = bits, .t = t, .n = 133, .k = 1024});
     for (const int64_t t : {40, 130})
       check({.bits = bits, .t = t, .n = 133, .k = 512, .dtype = DType::kF16, .out = DType::kF16});
     for (const int64_t n : {1, 64, 128, 257, 1000})
       check({.bits = bits, .t = 40, .n = n, .k = 512, .out = DType::kF32});
   }
+}
+
+// An H200 has tiles of 128 rows of such a weight, and of 96 and 128 rows of x.
+TEST(LinearKbit, ManyRowsOfMiddleWeights) {
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits)
+    check({.bits = bits, .t = bits < 4 ? 150 : 200, .n = 2900, .k = 512, .out = DType::kF32});
 }
 
 // An H200 has tiles of 256 rows of such a weight, and of 64, 96 and 128 rows of x.
@@ -155,7 +161,7 @@ TEST(LinearKbit, RepeatedCallsGiveTheSameBits) {
   check_repeated("cuda_kbit", {1, 16, 64});
 }
 TEST(LinearKbit, RepeatedCallsOfManyRowsGiveTheSameBits) {
-  check_repeated("sm90_kbit_wide", {33, 128, 300});
+  check_repeated("sm90_kbit_wide", {17, 64, 128, 300});
 }
 
 #if DSV4_CUDA
@@ -169,20 +175,21 @@ TEST(LinearKbit, DryRun) {
     return choose(linear, {.need_batch_invariant = invariant, .device = hopper.get()}, args).name;
   };
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
-    for (const int64_t t : {1, 32})
+    for (const int64_t t : {1, 16})
       EXPECT_EQ(chosen({.bits = bits, .t = t, .n = 8, .k = 512}), "cuda_kbit") << t;
-    for (const int64_t t : {33, 64, 256, 512})
+    for (const int64_t t : {17, 32, 64, 256, 512})
       EXPECT_EQ(chosen({.bits = bits, .t = t, .n = 8, .k = 512, .dtype = DType::kF16}),
                 "sm90_kbit_wide")
           << t;
   }
+  EXPECT_EQ(chosen({.bits = 4, .t = 32, .n = 8, .k = 768}), "cuda_kbit") << "columns";
   EXPECT_NE(chosen({.bits = 4, .t = 64, .n = 8, .k = 768}), "sm90_kbit_wide") << "columns";
   EXPECT_NE(chosen({.bits = 4, .t = 64, .n = 8, .k = 512}, true), "sm90_kbit_wide") << "invariant";
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     const auto invariant = [&](int64_t t) {
       return chosen({.bits = bits, .t = t, .n = 8, .k = 512}, true);
     };
-    for (const int64_t t : {32, 33, 64, 600}) EXPECT_EQ(invariant(t), invariant(1)) << t;
+    for (const int64_t t : {16, 17, 33, 64, 600}) EXPECT_EQ(invariant(t), invariant(1)) << t;
   }
 }
 #endif

@@ -1,5 +1,5 @@
-// The implementation sm90_kbit_wide of linear.h: some hundreds of rows times k-bit weights with any
-// codebook, on Hopper (gemm/sm90/kbit_wide.h).
+// The implementation sm90_kbit_wide of linear.h: 17 to some hundreds of rows times k-bit weights
+// with any codebook, on Hopper (gemm/sm90/kbit_wide.h).
 
 #include "dsv4/ops/gemm/sm90/kbit_wide.h"
 #include "dsv4/ops/parts/linear/linear.h"
@@ -9,7 +9,7 @@ namespace dsv4::linear_kernel::sm90_kbit_wide {
 namespace kernel = gemm::kbit_wide;
 
 // Rows for which it is chosen; by name it takes any number.
-constexpr int64_t kLeastRows = 33, kMostRows = 512;
+constexpr int64_t kLeastRows = 17, kMostRows = 512;
 
 static kernel::Product product_of(const LinearArgs& args) {
   return {.x = args.x, .weight = args.weight, .out = args.out};
@@ -22,7 +22,7 @@ const char* reject(const Context& context, const LinearArgs& args) {
     // Fewer rows take kernels that add in another order.
     if (context.need_batch_invariant) return "rows alone take another kernel";
     const int64_t rows = args.x.dim(0);
-    if (rows < kLeastRows || rows > kMostRows) return "for 33 to 512 rows";
+    if (rows < kLeastRows || rows > kMostRows) return "for 17 to 512 rows";
   }
   return kernel::reject(context, product_of(args));
 }

@@ -2,8 +2,8 @@
 //
 // Problem    out[t, n] = sum_k x[t, k] codebook[code[n, k]] scale[n, k / 32] scale2. Operands are
 //            bf16 or f16, sums f32; weights are rounded twice (weights/kbit_lookup.cuh)
-// Bound      up to 128 rows of x what L2 gives an SM: every tile of rows of the weight reads x.
-//            With more the tensor cores
+// Bound      in tiles of 256 x 128 the tensor cores. In smaller ones none alone: a warpgroup's
+//            look-ups and products are one beside the other in part (docs/kernels/kbit.md)
 // Tiles      128 or 256 rows of the weight (A, decoded in registers) x 32 to 128 rows of x (B, in
 //            shared memory), sums in registers; a cluster has a tile, and each of its CTAs a share
 //            of the columns
