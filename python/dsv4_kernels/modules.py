@@ -41,8 +41,8 @@ def reads_images(weight, dtype):
 
 
 class KbitLinear(nn.Module):
-    """nn.Linear with a KbitWeight. In layout "image" a GPU of the Hopper family reads it faster for up to 8 rows, and
-    converts it in every call of more than 16."""
+    """nn.Linear with a KbitWeight. A weight of 4,096 rows and more whose reads_images() is true is read faster for up to 8
+    rows of x in layout "image"; more than 16 rows, or another weight, have it converted in every call."""
 
     def __init__(self, weight, bias=None):
         super().__init__()

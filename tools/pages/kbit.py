@@ -52,7 +52,7 @@ def wide():
     bits = sorted(next(iter(us.values())))
     lines = [row(t, f"{n} x {k_in}", f"{peer[t, n, k_in][' peer']:.1f}", *(f"{us[t, n, k_in][k]:.1f}" for k in bits))
              for n, k_in, t in sorted(((n, k_in, t) for t, n, k_in in us), key=lambda case: (-case[0] * case[1], case[0], case[2]))]
-    return [f"{report['device']}, us with weights from memory (`dsv4_bench_cuda --filter '{report['filter']}'`; cuBLAS in bf16, of another run of that day: `'linear/kbit peer "
+    return [f"{report['device']}, us with weights from memory (`dsv4_bench_cuda --filter '{report['filter']}'`; cuBLAS in bf16, in the same run: `'linear/kbit peer "
             "bf16/.*cublaslt$'`):", "", *table(f"rows | weight | cuBLAS | {' | '.join(f'K = {k}' for k in bits)}", *lines)]
 
 

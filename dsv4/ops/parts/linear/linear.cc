@@ -12,8 +12,9 @@ DSV4_IMPL(LinearArgs, sm90_many)
 // Up to 64 tokens under kOfficial, FP8 and BF16 weights, on Hopper (gemm/sm90/small_m); Q8 of x in
 // the same kernel for up to 4 tokens. FP8 products are added as by cublaslt_fp8.
 DSV4_IMPL(LinearArgs, sm90_few)
-// 17 to 512 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook, on Hopper
-// (gemm/sm90/kbit_wide), rounded as by cuda_kbit. Sums are added in another order than there.
+// 9 or 17 to 512 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook, on
+// Hopper (gemm/sm90/kbit_wide), rounded as by cuda_kbit. Sums are added in another order than
+// there.
 DSV4_IMPL(LinearArgs, sm90_kbit_wide)
 // Up to 64 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook
 // (gemm/cuda/kbit_stream). The codebook and its product with the scale are rounded to the type of

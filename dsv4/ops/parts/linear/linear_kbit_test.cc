@@ -182,6 +182,8 @@ TEST(LinearKbit, DryRun) {
                 "sm90_kbit_wide")
           << t;
   }
+  EXPECT_EQ(chosen({.bits = 2, .t = 9, .n = 32800, .k = 512}), "sm90_kbit_wide") << "large";
+  EXPECT_EQ(chosen({.bits = 2, .t = 8, .n = 32800, .k = 512}), "cuda_kbit") << "large";
   EXPECT_EQ(chosen({.bits = 4, .t = 32, .n = 8, .k = 768}), "cuda_kbit") << "columns";
   EXPECT_NE(chosen({.bits = 4, .t = 64, .n = 8, .k = 768}), "sm90_kbit_wide") << "columns";
   EXPECT_NE(chosen({.bits = 4, .t = 64, .n = 8, .k = 512}, true), "sm90_kbit_wide") << "invariant";
