@@ -70,6 +70,12 @@ namespace kernel = gemm::kbit_experts;
 
 const char* reject(const Context& context, const ExpertLinearArgs& args) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
+  // With more rows of a matrix cuda_mma, which decodes it once for up to 64, is faster. By name,
+  // and where bits must not depend on the batch, any number is taken.
+  constexpr int64_t kMostRows = 10;
+  const bool any = context.need_batch_invariant || !context.force_impl.empty();
+  if (args.x.dim(0) > kMostRows * std::ssize(args.weights) && !any)
+    return "many rows for each expert";
   return kernel::reject_sorted(*context.device, problem_of(args), args.weights);
 }
 

@@ -1,6 +1,11 @@
 #include "dsv4/ops/parts/expert_linear/expert_linear.h"
 
+#include <memory>
+
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/parts/expert_linear/expert_linear_case.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
@@ -106,6 +111,28 @@ TEST(ExpertLinear, EveryExpertInAFormatOfItsOwn) {
   }
   check_rows(arena, rng, "mixed", DType::kF16, weights, rows);
 }
+
+#if DSV4_CUDA
+TEST(ExpertLinear, DryRunChoosesByRowsOfAnExpert) {
+  const std::unique_ptr<Device> device =
+      Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
+  const auto chosen = [&](const test::StoredAs& stored, int rows, bool invariant = false) {
+    Arena arena;
+    Rng rng(6);
+    const auto weights = test::random_stack(arena, rng, stored, 3, 24, 64);
+    const ExpertLinearArgs args =
+        test::random_expert_linear(arena, rng, DType::kBF16, weights, {rows, 0, rows});
+    const Context context{.need_batch_invariant = invariant, .device = device.get()};
+    return choose(expert_linear, context, args).name;
+  };
+  const test::StoredAs kbit{WeightFormat::kKbit, 3, true};
+  EXPECT_EQ(chosen(kbit, 1), "cuda_kbit");
+  EXPECT_EQ(chosen(kbit, 15), "cuda_kbit");
+  EXPECT_EQ(chosen(kbit, 16), "cuda_mma");
+  EXPECT_EQ(chosen(kbit, 16, true), "cuda_kbit");
+  EXPECT_EQ(chosen({WeightFormat::kMxfp4}, 4), "cuda_mma");
+}
+#endif
 
 TEST(ExpertLinear, ReportsErrors) {
   Arena arena;
