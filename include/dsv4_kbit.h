@@ -51,8 +51,9 @@ typedef enum dsv4_weight_format {
 // DSV4_IMAGE  k-bit and FP4: data [dsv4_kbit_image_bytes()] U8, scales included; no scale
 //
 // dsv4_kbit_linear of up to 16 rows and dsv4_kbit_moe read images as they are where x is BF16 on a
-// Hopper GPU, with at most 4 bits and e4m3_codebook, or FP4. Other products convert the last two to
-// rows in every call; on a GPU the rows lie in the workspace.
+// Hopper GPU, of at most 8,192 columns, with at most 4 bits and e4m3_codebook, or FP4; those of up
+// to 512 experts at equal distances. Other products convert the last two to rows in every call; on
+// a GPU the rows lie in the workspace.
 typedef enum dsv4_weight_layout {
   DSV4_ROWS = 0,
   DSV4_TILED = 1,

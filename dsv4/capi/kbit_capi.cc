@@ -33,6 +33,12 @@ bool takes(const Op<Args>& op, const Context& context, const Args& args) {
   return false;
 }
 
+// Whether the implementation for images is named, of linear or of experts: it then says why it
+// refuses a call.
+bool names_images(const Context& context) {
+  return context.force_impl == "sm90_image";
+}
+
 // Each of the three below holds what one call needs until it has run.
 struct LinearCall {
   Tensors tensors;
@@ -49,7 +55,8 @@ struct LinearCall {
       of_image = {.x = args.x, .weight = weights.image("weight", p.weight), .out = args.out};
   }
   bool reads_image(const Context& c) const {
-    return !of_image.weight.empty() && takes(image_linear, c, of_image);
+    if (of_image.weight.empty()) return false;
+    return names_images(c) || takes(image_linear, c, of_image);
   }
   BoundOp bind() const {
     return {.workspace_bytes =
@@ -158,7 +165,8 @@ struct MoeCall {
     return call;
   }
   bool reads_images(const Context& c) const {
-    return !images.empty() && takes(experts, exact(c), image_call(c));
+    if (images.empty()) return false;
+    return names_images(c) || takes(experts, exact(c), image_call(c));
   }
 
   // f32 between the products, but for operands of tensor cores: official numerics are

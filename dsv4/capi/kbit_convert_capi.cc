@@ -131,8 +131,15 @@ struct RepackCall {
     }
   }
   BoundOp bind() const {
-    return {.workspace_bytes = [this](const Context& c) { return weights.workspace_bytes(c); },
-            .run = [this](const Context& c) { run(c); }};
+    return {.workspace_bytes =
+                [this](const Context& c) {
+                  return c.device == nullptr ? 0 : std::max(kEndBytes, weights.workspace_bytes(c));
+                },
+            .run =
+                [this](const Context& c) {
+                  run(c);
+                  end_early_launches(c);
+                }};
   }
 
  private:

@@ -181,12 +181,14 @@ std::vector<WeightView> KbitWeights::rows(const char* name, const dsv4_weight* w
   return views;
 }
 
-// What follows starts after all that the stream has been given. A product with an early launch
-// (LaunchShape::pdl) may read weights before it waits for the kernel before it, but no kernel
-// starts before a memset has ended. to: bytes of the workspace
-static void end_early_launches([[maybe_unused]] Device& device, [[maybe_unused]] std::byte* to) {
+void end_early_launches([[maybe_unused]] const Context& context) {
 #if DSV4_CUDA
-  if (!device.is_dry_run()) cuda_check(cudaMemsetAsync(to, 0, 1, device.stream()), "weights");
+  if (context.device == nullptr) return;
+  Scratch& scratch = workspace(context);
+  const Scratch::Scope scope(scratch);
+  std::byte* const byte = scratch.take(DType::kU8, {1}).data;
+  Device& device = *context.device;
+  if (!device.is_dry_run()) cuda_check(cudaMemsetAsync(byte, 0, 1, device.stream()), "weights");
 #endif
 }
 
@@ -199,13 +201,13 @@ MadeRows::MadeRows(const KbitWeights& weights, const Context& context)
   } else {
     Scratch& scratch = workspace(context);
     scope_.emplace(scratch);
-    memory_ = scratch.take(DType::kU8, {bytes_ + KbitWeights::kEndBytes}).data;
+    memory_ = scratch.take(DType::kU8, {bytes_}).data;
   }
   Context conversion = context;
   conversion.force_impl = {};  // it names one of the product
   for (const KbitWeights::Made& made : weights.made_)
     rows_from_layout(conversion, made.stored, (*this)(made.rows));
-  if (context.device != nullptr) end_early_launches(*context.device, memory_ + bytes_);
+  end_early_launches(context);
 }
 
 WeightView MadeRows::operator()(const WeightView& rows) const {

@@ -23,6 +23,12 @@ struct StoredWeight {
 };
 StoredWeight stored_weight(const char* name, const dsv4_weight& weight, Tensors& tensors);
 
+// What follows on the context's device starts after all that its stream has been given: a product
+// with an early launch (LaunchShape::pdl) may read weights before it waits for the kernel before
+// it, but no kernel starts before a memset has ended. Takes kEndBytes of the workspace.
+void end_early_launches(const Context& context);
+inline constexpr int64_t kEndBytes = 256;
+
 // The weights of one call as rows. Rows of tiled weights and of images are made when the call runs
 // (MadeRows); until then their views have shapes, and addresses without memory whose distances are
 // those of the memory that they will get.
@@ -42,7 +48,6 @@ class KbitWeights {
 
  private:
   friend class MadeRows;
-  static constexpr int64_t kEndBytes = 256;  // of the workspace, after the rows
   struct Made {
     StoredWeight stored;
     WeightView rows;

@@ -252,8 +252,8 @@ def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", l
     activation      "silu", "gelu" or "gelu_tanh"
     limit           clamps the gate from above and up on both sides; None: no clamp
 
-    Everything in between is f32; on a GPU the implementation "cuda_kbit" rounds weights and the input of down to the
-    dtype of x, and "sm90_image" (stacks in layout "image") the input of down to bf16, unless numerics is "exact".
+    Everything in between is f32; on a GPU the implementations "cuda_kbit" and "cuda_mma" round weights and the input of
+    down to the dtype of x, and "sm90_image" (stacks in layout "image") the input of down to bf16, unless numerics is "exact".
     """
     library, number = library_of(x), _activation(activation)
     stacks = (gate, up, down)

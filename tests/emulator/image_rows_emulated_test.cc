@@ -1,7 +1,7 @@
 // The kernels of gemm/sm90/image_rows on the emulator: gate and up, then down, as the
 // implementation sm90_image of experts.h runs them, against the fp64 oracle; and dense products.
 // Every kind of image, any routing, ragged rows and columns. Bits depend neither on the order of
-// events nor on the other rows.
+// events nor on the other rows. A fault that was put back and found: second terms that are zero.
 
 #include <gtest/gtest.h>
 
@@ -209,16 +209,64 @@ TEST(ImageRowsEmulated, DenseProducts) {
   }
 }
 
-// x is not rounded: numbers of eight significant bits, and of one in 2^14 of the largest.
-TEST(ImageRowsEmulated, RowsOfXAreExact) {
-  MatrixImagesCase c({.t = 4, .k = 1, .d = 256}, 32, 2, kKinds[2], kKinds[2]);
-  for (const ExpertsArgs* args : {&c.args}) {
-    auto* x = const_cast<uint16_t*>(args->x.as<uint16_t>());
-    for (int64_t i = 0; i < args->x.numel(); ++i)
-      x[i] = static_cast<uint16_t>((x[i] & 0x8000) |
-                                   (i % 2 == 0 ? 0x3f80 | (i % 128) : 0x3900 | (i % 127)));
+// A weight whose blocks of 32 columns at the start of each 128 are zeros.
+WeightView without_first_blocks(Arena& arena, Rng& rng, int64_t n, int64_t k) {
+  const WeightView weight = test::random_weight(arena, rng, {WeightFormat::kKbit, 4, true}, n, k);
+  auto* const scale = const_cast<uint8_t*>(weight.scale.as<uint8_t>());
+  for (int64_t i = 0; i < weight.scale.numel(); ++i)
+    if (i % (k / kKbitBlock) % 4 == 0) scale[i] = 0;
+  return weight;
+}
+
+// x is not rounded: the largest numbers of a group meet zeros, and those that count have eight
+// significant bits and are down to 2^-13 of them.
+TEST(ImageRowsEmulated, SmallNumbersBesideLargeOnesAreExact) {
+  constexpr int64_t kRows = 3, kColumns = 256;
+  Arena arena;
+  Rng rng(11);
+  const WeightView weight = without_first_blocks(arena, rng, 64, kColumns);
+  const LinearArgs args =
+      test::random_linear(arena, rng, {.t = kRows, .x = DType::kBF16, .out = DType::kF32}, weight);
+  for (int64_t t = 0; t < kRows; ++t) {
+    auto* const x = const_cast<uint16_t*>(args.x.row<uint16_t>(t));
+    const int octave = static_cast<int>(t) * 6;  // 0, 6, 12
+    for (int64_t c = 0; c < kColumns; ++c) {
+      const auto bits = static_cast<uint16_t>(rng.below(128) | rng.below(2) << 15);
+      x[c] = static_cast<uint16_t>(bits | (c % 128 < 32 ? 127 : 126 - octave) << 7);
+    }
   }
-  check(c);
+  const WeightView image = test::matrix_images(arena, {weight})[0];
+  const double magnitude = linear_magnitude(args);  // of row 0
+  emulator::launch_stream(
+      {emulator::touching({args.x}),
+       product<false>(image, image_rows::make_dense_params(image, args.x, args.out, 2))},
+      0);
+  const std::vector<double> want = linear_oracle(args);
+  for (int64_t i = 0; i < args.out.numel(); ++i) {
+    const int octave = static_cast<int>(i / 64) * 6;
+    EXPECT_NEAR(args.out.as<float>()[i], want[static_cast<size_t>(i)],
+                std::ldexp(magnitude, -octave) * 0x1p-12)
+        << i;
+  }
+}
+
+// An infinity does not become a finite number, and other rows do not see it.
+TEST(ImageRowsEmulated, InfinitiesAndNaNAreNoNumbers) {
+  Arena arena;
+  Rng rng(12);
+  const WeightView weight =
+      test::random_weight(arena, rng, {WeightFormat::kKbit, 3, true}, 64, 256);
+  const LinearArgs args =
+      test::random_linear(arena, rng, {.t = 3, .x = DType::kBF16, .out = DType::kF32}, weight);
+  const_cast<uint16_t*>(args.x.row<uint16_t>(0))[140] = 0x7f80;  // infinity
+  const_cast<uint16_t*>(args.x.row<uint16_t>(2))[3] = 0x7fc0;    // NaN
+  const WeightView image = test::matrix_images(arena, {weight})[0];
+  emulator::launch_stream(
+      {product<false>(image, image_rows::make_dense_params(image, args.x, args.out, 2))}, 0);
+  for (int64_t i = 0; i < 64; ++i) {
+    EXPECT_TRUE(std::isnan(args.out.row<float>(0)[i]) && std::isnan(args.out.row<float>(2)[i]));
+    EXPECT_TRUE(std::isfinite(args.out.row<float>(1)[i]));
+  }
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 //   one term    Q8: x is rounded to 4 significant bits
 //   two terms   x = scale * (high + low / 16): what Q8 rounds off, at most half a unit in the last
 //               place of `high`, is an e4m3 number again. A bf16 number of 8 significant bits is
-//               exact where it is at least 2^-14 of the largest of its group, and else to 2^-19 of
+//               exact where it is at least 2^-13 of the largest of its group, and else to 2^-20 of
 //               that. The terms of a pair are neighboring columns of the products.
 
 #pragma once
@@ -23,10 +23,12 @@ namespace dsv4::gemm::experts_e4m3 {
 inline constexpr float kLowTerm = 16;  // by which the second term is larger than it stands for
 
 // The scale of a group of 128 by its largest magnitude. Q8 has none below 1e-4 / 448; two terms
-// keep smaller numbers.
+// keep smaller numbers, and make a group with an infinity NaN, as codes have none.
 template <int kTerms>
 __device__ inline uint8_t group_scale(float largest) {
+  constexpr uint8_t kNan = 255;
   if constexpr (kTerms == 1) return q8_scale(largest);
+  if (largest == INFINITY) return kNan;
   return pow2ceil_ue8m0(fmaxf(largest, 0x1p-100f) * (1.f / 448.f));
 }
 

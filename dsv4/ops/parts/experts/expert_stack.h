@@ -19,7 +19,7 @@ using gemm::experts::kMaxExperts;  // of a stack that kernels take
 enum class WeightLayout : uint8_t {
   kFile,          // every matrix as formats/weight.h says, wherever it is
   kImage,         // k-bit and FP4 weights as kernel images, one allocation for all experts
-  kMatrixImages,  // every matrix is a kernel image of its own, wherever it is
+  kMatrixImages,  // every matrix is a kernel image of its own
 };
 
 struct ExpertWeights {

@@ -19,7 +19,7 @@ struct ImageLinearArgs {
   // [n, k] kKbit|kMxfp4|kNvfp4. Its data is the image, [bytes] U8, and scale is empty; the codebook
   // of a k-bit weight is antisymmetric.
   WeightView weight;
-  TensorView out;  // [t, n] f32|bf16|f16; rows may be strided
+  TensorView out;  // [t, n] f32|bf16|f16; rows may be strided; not x
 };
 
 extern const Op<ImageLinearArgs> image_linear;
