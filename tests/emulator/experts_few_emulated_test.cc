@@ -176,7 +176,7 @@ void expect_bits_in_slices(const ImagesShape& s, const test::ImageSource& source
                          .acc = ranks.columns(acc, ends, r)},
                         kFewRuns[(r + 1) % std::size(kFewRuns)]);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), acc.as<float>()));
-  // The same as rows, which are summed later.
+  // Rows of y that are summed later give these bits, too.
   const Buffer rows(DType::kBF16, {s.t * s.k, s.d}), sum(DType::kF32, {s.t, s.d});
   for (size_t r = 0; r < ends.size(); ++r)
     run_output<Kernels>({.hidden = hidden,
