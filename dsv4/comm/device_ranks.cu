@@ -53,7 +53,7 @@ struct DeviceRanks::Windows {
 
   std::vector<Device*> devices;  // [world]; null: of another process
   int64_t buffer_bytes = 0, limit_ns = 0;
-  int ctas = 0;                         // of a rank, in every exchange; all run together
+  int ctas = 0;                         // of a rank, at most; all run together
   std::unique_ptr<Turns> turns;         // null: no GPU has two ranks of this process
   std::vector<unsigned char*> of_rank;  // [world]: windows, which one of these holds:
   std::vector<std::unique_ptr<PeerMemory>> peers;
@@ -188,8 +188,12 @@ class DeviceRanks::Rank final : public Communicator {
         const bool slots = windows_.nccl != nullptr;
         window += align_up(count * (slots ? part.widest_bytes() : part.row_bytes()), kAlign);
       }
-      words ? exchange::launch_words(device(), windows_.ctas, params, unit)
-            : send(params, unit, window);
+      if (words)
+        exchange::launch_words(
+            device(), exchange::words_grid(exchange::most_taken_words(parts), windows_.ctas),
+            params, unit, windows_.turns == nullptr);
+      else
+        send(params, unit, window);
     }
     if (in_step_) windows_.turns->pass(id_.rank);
   }

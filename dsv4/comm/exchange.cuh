@@ -71,7 +71,7 @@ struct ExchangeParams {
   ptx::NumberedWord* words[kMaxRanks];  // of exchange_words.cuh
   int64_t* flags[kMaxRanks];
   int64_t buffer_bytes;
-  int64_t* done;    // [kCtas]: exchanges of this rank
+  int64_t* done;    // [kCtas]: exchanges of this rank, one number; a CTA reads its own place
   int64_t* waited;  // nanoseconds of the last CTA in all of them
   // Host memory.
   int64_t* stop;  // not 0: no rank waits any more
@@ -187,6 +187,16 @@ __device__ void take(const ExchangeParams& p, int64_t number, int cta, int ctas)
     if (p.tensors[i].to != nullptr) copy_from_others<Unit>(p, p.tensors[i], buffer, share);
 }
 
+// The end of an exchange that CTA `cta` of `ctas` began at `begin`. Grids of several sizes follow
+// each other, so the CTAs share all places out.
+__device__ inline void count(const ExchangeParams& p, int64_t number, int64_t begin, int cta,
+                             int ctas) {
+  __syncthreads();  // all threads have read p.done
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  for (int i = cta + ctas * thread; i < kCtas; i += ctas * threads) p.done[i] = number;
+  if (thread == 0 && cta == ctas - 1) *p.waited += ptx::global_nanoseconds() - begin;
+}
+
 // What CTA `cta` of `ctas` does. Every rank has as many CTAs.
 template <class Unit>
 __device__ void exchange(const ExchangeParams& p, int cta, int ctas) {
@@ -194,10 +204,7 @@ __device__ void exchange(const ExchangeParams& p, int cta, int ctas) {
   const int64_t begin = ptx::global_nanoseconds();
   threadIdx.x < blockDim.x / 2 ? give<Unit>(p, number, cta, ctas)
                                : take<Unit>(p, number, cta, ctas);
-  __syncthreads();  // all threads have read p.done
-  if (threadIdx.x != 0) return;
-  p.done[cta] = number;
-  if (cta == ctas - 1) *p.waited += ptx::global_nanoseconds() - begin;
+  count(p, number, begin, cta, ctas);
 }
 
 }  // namespace dsv4::exchange

@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(kThreads, 1) exchange_kernel(const ExchangePar
 }
 
 template <class Unit>
-__global__ void __launch_bounds__(kThreads) words_kernel(const ExchangeParams p) {
-  exchange_words<Unit>(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+__global__ void __launch_bounds__(kThreads) words_kernel(const ExchangeParams p, const bool early) {
+  exchange_words<Unit>(p, early, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
 }
 
 template <class Unit>
@@ -90,6 +90,20 @@ inline int64_t unit_of(std::span<const Part> parts, int64_t granule) {
   return lowest_bit(bits);
 }
 
+// Words that the rank takes that takes most; equal on all ranks.
+inline int64_t most_taken_words(std::span<const Part> parts) {
+  int64_t most = 0;
+  const auto world = parts.front().count.size();
+  for (size_t rank = 0; rank < world; ++rank) {
+    int64_t words = 0;
+    for (const Part& part : parts)
+      for (size_t r = 0; r < world; ++r)
+        if (r != rank) words += part.all.dim(0) * part.count[r] * item_bytes(part.all.dtype);
+    most = std::max(most, words / kWordBytes);
+  }
+  return most;
+}
+
 inline ExchangedTensor exchanged(const Part& part, int64_t first_row, int64_t rows, int64_t unit) {
   const auto size = item_bytes(part.all.dtype);
   const int64_t to_stride = part.all.data == nullptr ? 0 : part.all.row_stride() * size;
@@ -138,12 +152,14 @@ inline void launch_exchange(Device& device, int ctas, const ExchangeParams& para
   });
 }
 
-// By words; unit: at most kWordBytes
-inline void launch_words(Device& device, int ctas, const ExchangeParams& params, int64_t unit) {
+// By words; unit: at most kWordBytes. early: this kernel and the next one may start before the
+// kernels before them have ended
+inline void launch_words(Device& device, const WordsGrid& grid, const ExchangeParams& params,
+                         int64_t unit, bool early) {
   for_unit(unit, [&](auto value) {
     if constexpr (sizeof value <= kWordBytes)
       launch(device, "exchange_words", words_kernel<decltype(value)>,
-             {.grid = ctas, .block = kThreads}, params);
+             {.grid = grid.ctas, .block = grid.threads, .pdl = early}, params, early);
   });
 }
 

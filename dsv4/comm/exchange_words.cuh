@@ -9,11 +9,19 @@
 // Two buffers are enough for the reason that exchange.cuh gives: a kernel has ended only when it
 // has read words of every other rank, so every other rank has begun this exchange and has ended the
 // one before. So every rank must give a word to every other one. Numbers only grow, and exchanges
-// of both kinds count together.
+// of both kinds count together. A word says itself whether it came, so CTAs of a rank need no
+// partner on the other ranks, and an exchange has as many of them as it has words for.
+//
+// With programmatic dependent launch (griddep.cuh) the CTAs are there when the kernel before ends,
+// and the next kernel may read its weights while this one waits for the others. Everything here
+// comes after the wait, so the kernels before, and with them the exchange before, are complete when
+// a rank stores; nothing of the above changes. Ranks that share a GPU do without: CTAs of a next
+// kernel that wait would take the room in which another rank computes what they wait for.
 
 #pragma once
 
 #include "dsv4/comm/exchange.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 
 namespace dsv4::exchange {
 
@@ -40,74 +48,94 @@ __device__ void put_word(Unit* to, uint64_t word) {
   for (int i = 0; i < kUnits<Unit>; ++i) to[i] = units[i];
 }
 
-// body(row, word of the row) for the words that CTA `cta` moves of `columns` units of `rows`.
+// A word of a rank.
+struct WordPlace {
+  const ExchangedTensor& tensor;
+  int rank;
+  uint32_t row, word;  // of the row
+
+  __device__ bool is_of_rank(int world) const {
+    return tensor.ids == nullptr || tensor.owner(row, world) == rank;
+  }
+  // Where the word is in a buffer.
+  template <class Unit>
+  __device__ int64_t in_buffer() const {
+    const int64_t units = int64_t{row} * tensor.columns + tensor.begin[rank];
+    return tensor.window / kWordBytes + units / kUnits<Unit> + word;
+  }
+};
+
+// body(a WordPlace) for the words of the ranks in `ranks`, bits, that CTA `cta` moves.
 template <class Unit, class Body>
-__device__ void for_words(int32_t rows, int32_t columns, int cta, int ctas, const Body& body) {
-  const auto width = static_cast<uint32_t>(columns / kUnits<Unit>);
-  const int64_t words = static_cast<int64_t>(rows) * width;
-  const auto end = static_cast<uint32_t>(words * (cta + 1) / ctas);
-  for (uint32_t i = static_cast<uint32_t>(words * cta / ctas) + threadIdx.x; i < end;
-       i += blockDim.x)
-    body(i / width, i % width);
+__device__ void for_words(const ExchangeParams& p, uint32_t ranks, int cta, int ctas,
+                          const Body& body) {
+  const uint32_t step = static_cast<uint32_t>(ctas) * blockDim.x;
+  uint32_t i = static_cast<uint32_t>(cta) * blockDim.x + threadIdx.x;
+  for (int at = 0; at < p.num_tensors; ++at) {
+    const ExchangedTensor& t = p.tensors[at];
+    for (int r = 0; r < p.world; ++r) {
+      if ((ranks >> r & 1) == 0) continue;
+      const auto width = static_cast<uint32_t>(t.count[r] / kUnits<Unit>);
+      const uint32_t words = width * static_cast<uint32_t>(t.rows);
+      for (; i < words; i += step) body(WordPlace{t, r, i / width, i % width});
+      i -= words;  // the next words follow these
+    }
+  }
 }
 
-// Where the first word of a row of the tensor is in a buffer.
 template <class Unit>
-__device__ int64_t first_word(const ExchangedTensor& t, uint32_t row) {
-  return t.window / kWordBytes + static_cast<int64_t>(row) * (t.columns / kUnits<Unit>);
-}
-
-template <class Unit>
-__device__ void store_words(const ExchangeParams& p, const ExchangedTensor& t, int64_t number,
-                            int cta, int ctas) {
-  const int64_t buffer = number % 2 * kWords + t.begin[p.rank] / kUnits<Unit>;
-  for_words<Unit>(t.rows, t.count[p.rank], cta, ctas, [&](uint32_t row, uint32_t word) {
-    if (t.ids != nullptr && t.owner(row, p.world) != p.rank) return;
-    const Unit* const from = static_cast<const Unit*>(t.from) + row * t.from_stride;
-    const uint64_t value = word_at(from + word * kUnits<Unit>);
+__device__ void store_words(const ExchangeParams& p, int64_t number, int cta, int ctas) {
+  for_words<Unit>(p, 1u << p.rank, cta, ctas, [&](const WordPlace& at) {
+    if (!at.is_of_rank(p.world)) return;
+    const ExchangedTensor& t = at.tensor;
+    const Unit* const from = static_cast<const Unit*>(t.from) + at.row * t.from_stride;
+    const uint64_t value = word_at(from + at.word * kUnits<Unit>);
     for (int r = 0; r < p.world; ++r)
       if (r != p.rank)
-        ptx::store_numbered(p.words[r] + buffer + first_word<Unit>(t, row) + word, value, number);
+        ptx::store_numbered(p.words[r] + number % 2 * kWords + at.in_buffer<Unit>(), value, number);
   });
 }
 
-// Whether the words of rank `from` came that this CTA takes, as far as this thread knows.
+// A thread whose rank did not come ends all waiting and takes no more.
 template <class Unit>
-__device__ bool take_words(const ExchangeParams& p, const ExchangedTensor& t, int from,
-                           int64_t number, int cta, int ctas) {
-  const ptx::NumberedWord* const words =
-      p.words[p.rank] + number % 2 * kWords + t.begin[from] / kUnits<Unit>;
+__device__ void take_words(const ExchangeParams& p, int64_t number, int cta, int ctas) {
   bool came = true;
-  for_words<Unit>(t.rows, t.count[from], cta, ctas, [&](uint32_t row, uint32_t word) {
-    if (!came || (t.ids != nullptr && t.owner(row, p.world) != from)) return;
+  const uint32_t others = ((1u << p.world) - 1) & ~(1u << p.rank);
+  for_words<Unit>(p, others, cta, ctas, [&](const WordPlace& at) {
+    if (!came || !at.is_of_rank(p.world)) return;
     uint64_t value = 0;
-    came = ptx::wait_for_numbered(words + first_word<Unit>(t, row) + word, number, value, p.stop,
-                                  p.limit_ns);
-    Unit* const to = static_cast<Unit*>(t.to) + row * t.to_stride + t.begin[from];
-    if (came) put_word(to + word * kUnits<Unit>, value);
+    came = ptx::wait_for_numbered(p.words[p.rank] + number % 2 * kWords + at.in_buffer<Unit>(),
+                                  number, value, p.stop, p.limit_ns);
+    if (!came) return leave(p, at.rank);
+    const ExchangedTensor& t = at.tensor;
+    Unit* const to = static_cast<Unit*>(t.to) + at.row * t.to_stride + t.begin[at.rank];
+    put_word(to + at.word * kUnits<Unit>, value);
   });
-  return came;
 }
 
 // What CTA `cta` of `ctas` does. Whole words of every rank: what each has of a row, and begins at,
-// is a multiple of kUnits.
+// is a multiple of kUnits. lets_next_start: the next kernel of the stream, before its own wait
 template <class Unit>
-__device__ void exchange_words(const ExchangeParams& p, int cta, int ctas) {
+__device__ void exchange_words(const ExchangeParams& p, bool lets_next_start, int cta, int ctas) {
+  if (lets_next_start) ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
   const int64_t number = p.done[cta] + 1;
   const int64_t begin = ptx::global_nanoseconds();
-  for (int i = 0; i < p.num_tensors; ++i) store_words<Unit>(p, p.tensors[i], number, cta, ctas);
-  bool came = true;
-  for (int i = 0; i < p.num_tensors; ++i) {
-    for (int r = 0; r < p.world && came; ++r) {
-      if (r == p.rank) continue;
-      came = take_words<Unit>(p, p.tensors[i], r, number, cta, ctas);
-      if (!came) leave(p, r);
-    }
-  }
-  __syncthreads();  // all threads have read p.done, and have their words
-  if (threadIdx.x != 0) return;
-  p.done[cta] = number;
-  if (cta == ctas - 1) *p.waited += ptx::global_nanoseconds() - begin;
+  store_words<Unit>(p, number, cta, ctas);
+  take_words<Unit>(p, number, cta, ctas);
+  count(p, number, begin, cta, ctas);
+}
+
+// The grid of an exchange in which a rank takes up to `words` words: a thread for each, in small
+// blocks first, which find room beside a kernel that still runs.
+struct WordsGrid {
+  int ctas, threads;
+};
+inline WordsGrid words_grid(int64_t words, int most_ctas) {
+  int threads = 128;
+  while (threads < kThreads && words > int64_t{most_ctas} * threads) threads *= 2;
+  const int64_t ctas = (words + threads - 1) / threads;
+  return {static_cast<int>(ctas < most_ctas ? ctas : most_ctas), threads};
 }
 
 }  // namespace dsv4::exchange

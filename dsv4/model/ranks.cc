@@ -153,9 +153,10 @@ struct Moe {
   }
 
   // Router and first halves. hidden, shared_hidden: what this rank computes of h and shared_h
-  void run_hidden(const HcBoundaryArgs& boundary, const TensorView& hidden,
-                  const TensorView& shared_hidden) const {
+  FirstHalf run_hidden(const HcBoundaryArgs& boundary, const TensorView& hidden,
+                       const TensorView& shared_hidden) const {
     const ModelConfig& m = step.config;
+    FirstHalf first;
     moe_hidden(step.context, {.x = boundary.x,
                               .boundary = boundary,
                               .ids = step.ids,
@@ -169,7 +170,9 @@ struct Moe {
                               .swiglu_limit = m.swiglu_limit,
                               .chosen = chosen,
                               .hidden = hidden,
-                              .shared_hidden = shared_hidden});
+                              .shared_hidden = shared_hidden,
+                              .first = &first});
+    return first;
   }
 
   // y of the shared expert, which processes every token with weight 1: [t, rows of its w2]
@@ -182,26 +185,39 @@ struct Moe {
   }
 };
 
+// acc = y of own columns. Of few tokens, the product of the routed experts comes first and the sum
+// last: then nothing stands between the exchange of h and a kernel that can read its weights while
+// that waits.
+void sum_of_slices(const Moe& block, const FirstHalf& first, const TensorView& acc) {
+  const Step& step = block.step;
+  ExpertsOutputArgs routed{
+      .hidden = block.h, .stack = block.weights.stack(), .experts = block.chosen, .first = first};
+  if (!step.token_ends.empty()) {
+    routed.acc = acc, routed.add = false, routed.addend = block.shared_y();
+    return experts_output(step.context, routed);
+  }
+  routed.rows = step.scratch.take(step.act, {block.h.dim(0), acc.dim(1)});
+  experts_output(step.context, routed);
+  experts_sum(step.context, {.rows = routed.rows,
+                             .experts = block.chosen,
+                             .num_experts = step.config.num_experts,
+                             .acc = acc,
+                             .add = false,
+                             .addend = block.shared_y()});
+}
+
 void moe_of_slices(const Moe& block, const HcBoundaryArgs& boundary, const TensorView& acc) {
   const Step& step = block.step;
   const ShardId id = step.ranks->id();
   const ColumnEnds ends = ends_of_blocks(step, block.h.dim(1));
   const ColumnEnds shared_ends = ends_of_blocks(step, block.shared_h.dim(1));
-  block.run_hidden(boundary, columns_of(block.h, id, ends),
-                   columns_of(block.shared_h, id, shared_ends));
+  const FirstHalf first = block.run_hidden(boundary, columns_of(block.h, id, ends),
+                                           columns_of(block.shared_h, id, shared_ends));
   const Gathered hidden[] = {{block.h, ends}, {block.shared_h, shared_ends}};
   step.ranks->gather(hidden, {"gather h", step.layer});
   const ColumnEnds columns = ends_of_blocks(step, step.config.hidden_size);
-  const TensorView own = columns_of(acc, id, columns);
-  if (own.dim(1) > 0) {
-    const TensorView shared_y = block.shared_y();
-    experts_output(step.context, {.hidden = block.h,
-                                  .stack = block.weights.stack(),
-                                  .experts = block.chosen,
-                                  .acc = own,
-                                  .add = false,
-                                  .addend = shared_y});
-  }
+  if (const TensorView own = columns_of(acc, id, columns); own.dim(1) > 0)
+    sum_of_slices(block, first, own);
   gather(step, acc, columns, {"gather y of experts", step.layer});
 }
 
@@ -214,11 +230,13 @@ void moe_of_whole_experts(const Moe& block, const HcBoundaryArgs& boundary, cons
   const int64_t pairs = block.h.dim(0);
   const ColumnEnds shared_ends = ends_of_blocks(step, block.shared_h.dim(1));
   const ColumnEnds ids = column_ends(id.world, m.num_experts, 1);
-  block.run_hidden(boundary, block.h, columns_of(block.shared_h, id, shared_ends));
+  const FirstHalf first =
+      block.run_hidden(boundary, block.h, columns_of(block.shared_h, id, shared_ends));
   const TensorView rows = step.scratch.take(step.act, {pairs, m.hidden_size});
   if (!stack.empty())
-    experts_output(step.context,
-                   {.hidden = block.h, .stack = stack, .experts = block.chosen, .rows = rows});
+    experts_output(
+        step.context,
+        {.hidden = block.h, .stack = stack, .experts = block.chosen, .rows = rows, .first = first});
   const Gathered finished[] = {{rows, ids, block.chosen.reshape({pairs})},
                                {block.shared_h, shared_ends}};
   step.ranks->gather(finished, {"gather y of experts", step.layer});

@@ -7,6 +7,7 @@
 // waits for the kernel directly before, kernel i is ordered before j > i + 1 only if a thread of
 // every kernel between them has executed it, too. What kernel j - 1 has waited for is ordered
 // before all of j if every CTA of j - 1 waited before it executed griddepcontrol.launch_dependents.
+// And what is ordered before all of j - 1 is ordered before all of j, which starts later.
 //
 // Ordinary loads and stores arrive here through -fsanitize=thread, which makes them calls; copies
 // in the background through the emulated instructions.

@@ -1,6 +1,7 @@
 // comm/exchange.cuh on the emulator: ranks side by side in one launch, odd ones in smaller units,
 // several exchanges after one another, and a barrier of the rank's CTAs where the next kernel of
-// its stream would begin; those by words (comm/exchange_words.cuh) among the others. And
+// its stream would begin; those by words (comm/exchange_words.cuh), of fewer CTAs, are among the
+// others. Kernels of one rank's stream, of which the next may start early. And
 // comm/exchange_slots.cuh, around copies that stand for an all-gather.
 
 #include <gtest/gtest.h>
@@ -88,12 +89,13 @@ Case words_case(Rng& rng, int world, int64_t number, Kind kind) {
 // One exchange: a tensor, or by words two, the second of which has rows.
 struct Exchange {
   std::vector<Case> tensors;
-  bool by_words;
+  int ctas;  // by words: so many; 0: not by words
 };
 
 Exchange random_exchange(Rng& rng, int world, int64_t number) {
-  if (rng.below(2) == 0) return {{random_case(rng, world, number)}, false};
-  Exchange e{{words_case(rng, world, number, Kind::kGather)}, true};
+  if (rng.below(2) == 0) return {{random_case(rng, world, number)}, 0};
+  Exchange e{{words_case(rng, world, number, Kind::kGather)},
+             1 + static_cast<int>(rng.below(kCtas))};
   if (rng.below(2) == 0) e.tensors.push_back(words_case(rng, world, number, Kind::kRows));
   return e;
 }
@@ -104,7 +106,7 @@ struct Group {
       : windows(static_cast<size_t>(world), std::vector<unsigned char>(2 * kBufferBytes)),
         words(static_cast<size_t>(world), std::vector<ptx::NumberedWord>(2 * exchange::kWords)),
         flags(static_cast<size_t>(world), std::vector<int64_t>(static_cast<size_t>(world * kCtas))),
-        done(static_cast<size_t>(world), std::vector<int64_t>(kCtas)),
+        done(static_cast<size_t>(world), std::vector<int64_t>(exchange::kCtas)),
         waited(static_cast<size_t>(world)) {}
   int world() const { return static_cast<int>(windows.size()); }
 
@@ -172,9 +174,9 @@ struct Group {
 };
 
 template <class Unit>
-void one_exchange(const ExchangeParams& p, bool by_words, int cta) {
-  by_words ? exchange::exchange_words<Unit>(p, cta, kCtas)
-           : exchange::exchange<Unit>(p, cta, kCtas);
+void one_exchange(const ExchangeParams& p, int words_ctas, int cta) {
+  if (words_ctas == 0) return exchange::exchange<Unit>(p, cta, kCtas);
+  if (cta < words_ctas) exchange::exchange_words<Unit>(p, false, cta, words_ctas);
 }
 
 // All exchanges on all ranks. steps: [exchange][rank]
@@ -188,8 +190,8 @@ void run(const std::vector<std::vector<ExchangeParams>>& steps, const std::vecto
               cta = static_cast<int>(blockIdx.x) % kCtas;
     for (size_t e = 0; e < steps.size(); ++e) {
       const ExchangeParams& p = steps[e][static_cast<size_t>(rank)];
-      rank % 2 == 0 ? one_exchange<uint16_t>(p, kinds[e].by_words, cta)
-                    : one_exchange<uint8_t>(Group::in_bytes(p), kinds[e].by_words, cta);
+      rank % 2 == 0 ? one_exchange<uint16_t>(p, kinds[e].ctas, cta)
+                    : one_exchange<uint8_t>(Group::in_bytes(p), kinds[e].ctas, cta);
       // The next kernel begins when this one has ended.
       __syncthreads();
       if (threadIdx.x == 0) {
@@ -275,6 +277,77 @@ TEST(ExchangeEmulated, EveryRankGetsWhatTheOthersOwn) {
     for (uint64_t seed = 0; seed < 12; ++seed)
       check(world, 6, 100 * static_cast<uint64_t>(world) + seed);
   }
+}
+
+// One rank's kernels: the exchanged values are written by the kernel before, and read by the one
+// after, which starts early. What the other rank gives came before, with a number that is high
+// enough for all.
+void check_stream(uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  constexpr int kRounds = 4;
+  Rng rng(seed);
+  Group group(2);
+  Case c = words_case(rng, 2, 7, Kind::kGather);
+  const ExchangeParams p = group.params(c, 0);
+  std::vector<uint16_t> own = c.of_rank[0];
+  for (ptx::NumberedWord& word : group.words[0]) word = {0x0403020104030201, kRounds};
+  std::vector<std::vector<uint16_t>> got(kRounds, std::vector<uint16_t>(own.size()));
+  std::vector<emulator::Kernel> kernels;
+  const emulator::Launch one{.pdl = true};
+  const auto strided = [](size_t size, const auto& body) {
+    ptx::pdl_start();
+    for (size_t i = threadIdx.x; i < size; i += blockDim.x) body(i);
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    kernels.push_back({one, [&, round] {
+                         strided(own.size(), [&](size_t i) {
+                           c.of_rank[0][i] = static_cast<uint16_t>(own[i] + round);
+                         });
+                       }});
+    const int ctas = 1 + static_cast<int>(rng.below(kCtas));
+    kernels.push_back(
+        {{.grid = ctas, .block = kThreads, .pdl = true, .resident = kCtas}, [&, ctas] {
+           exchange::exchange_words<uint16_t>(p, true, static_cast<int>(blockIdx.x), ctas);
+         }});
+    kernels.push_back({one, [&, round] {
+                         auto& to = got[static_cast<size_t>(round)];
+                         strided(to.size(), [&](size_t i) { to[i] = c.of_rank[0][i]; });
+                       }});
+  }
+  ASSERT_NO_THROW(emulator::launch_stream(kernels, seed));
+  for (const int64_t done : group.done[0]) EXPECT_EQ(done, kRounds);
+  const size_t stride = static_cast<size_t>(c.columns) + 2;
+  const ExchangedTensor& t = p.tensors[0];
+  for (int round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < own.size(); ++i) {
+      const int64_t column = static_cast<int64_t>(i % stride) - 1;
+      const bool of_other = column >= t.begin[1] && column < t.columns;
+      const auto word = static_cast<uint16_t>((column - t.begin[1]) % 2 == 0 ? 0x0201 : 0x0403);
+      ASSERT_EQ(got[static_cast<size_t>(round)][i],
+                of_other ? word : static_cast<uint16_t>(own[i] + round))
+          << "round " << round << ", column " << column;
+    }
+  }
+  // What the other rank got last.
+  const ptx::NumberedWord* const sent = group.words[1].data() + kRounds % 2 * exchange::kWords;
+  for (int64_t i = 0; i < c.rows; ++i)
+    for (int64_t w = 0; w < t.count[0] / 4; ++w)
+      ASSERT_EQ(sent[i * t.columns / 4 + w].number, kRounds) << i << " " << w;
+}
+
+TEST(ExchangeEmulated, TheNextKernelMayStartEarly) {
+  for (uint64_t seed = 0; seed < 16; ++seed) check_stream(seed);
+}
+
+TEST(ExchangeEmulated, AGridHasAThreadForEachWord) {
+  for (const int64_t words : {1, 128, 129, 1024, 16384, 16385, 40000, 65536, 131072}) {
+    const exchange::WordsGrid grid = exchange::words_grid(words, exchange::kCtas);
+    EXPECT_LE(grid.ctas, exchange::kCtas);
+    EXPECT_LE(grid.threads, exchange::kThreads);
+    EXPECT_TRUE(grid.ctas * grid.threads >= words || words > 65536) << words;
+    EXPECT_LT((grid.ctas - 1) * grid.threads, words) << "a CTA without words";
+  }
+  EXPECT_EQ(exchange::words_grid(100000, 8).ctas, 8) << "ranks that share a GPU";
 }
 
 TEST(ExchangeEmulated, SlotsBringTheSame) {

@@ -87,6 +87,7 @@ bool Machine::advance_grids() {
     if (!may_start(grid)) continue;
     if (grid.launch().pdl && grid.number > 0) {
       const Grid& previous = grids[static_cast<size_t>(grid.number) - 1];
+      grid.before |= previous.before;
       if (previous.waited && previous.waited_first) grid.before |= previous.after_wait;
     }
     start_cluster(grid);

@@ -81,6 +81,19 @@ TEST(EmulatorPdl, ATriggerAfterTheWaitOrdersWhatWasWaitedFor) {
                 {writer(v.a, 5), bystander(false), reader(v.a, v.b, false)});
 }
 
+// A kernel between them that triggers at once starts when it does.
+TEST(EmulatorPdl, WhatIsCompleteAtAStartIsSoAtLaterStarts) {
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    Vectors v;
+    emulator::launch_stream(
+        {writer(v.a, 5), bystander(true), bystander(false), reader(v.a, v.b, false)}, seed);
+    ASSERT_EQ(v.b.front(), v.a.back()) << seed;
+  }
+  Vectors v;
+  expect_hazard("before griddepcontrol.wait",
+                {writer(v.a, 5), bystander(false), bystander(false), reader(v.a, v.b, false)});
+}
+
 // Also if the kernel before never triggers: then its CTAs end before, but its writes are not
 // visible.
 TEST(EmulatorPdl, ReadingWithoutAWaitIsAHazardAfterTheEnd) {

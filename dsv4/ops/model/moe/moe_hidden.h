@@ -30,10 +30,11 @@ struct MoeHiddenArgs {
   float route_scale = 1.f;
   bool normalize = true;  // norm_topk_prob
   float swiglu_limit = 0.f;
-  TensorView chosen;         // [t, k] I32, for the second part
-  TensorView hidden;         // [t * k, i] f32|bf16, in the order of the experts; i may be 0.
-                             // Rows of experts that are not in `routed` hold anything afterwards
-  TensorView shared_hidden;  // [t, s] f32|bf16; s may be 0
+  TensorView chosen;           // [t, k] I32, for the second part
+  TensorView hidden;           // [t * k, i] f32|bf16, in the order of the experts; i may be 0.
+                               // Rows of experts that are not in `routed` hold anything afterwards
+  TensorView shared_hidden;    // [t, s] f32|bf16; s may be 0
+  FirstHalf* first = nullptr;  // of the routed experts: written, if not null
 };
 
 extern const Op<MoeHiddenArgs> moe_hidden;

@@ -27,14 +27,22 @@
 
 namespace dsv4 {
 
+// What a first half leaves for the second one of the same choices, on the host.
+struct FirstHalf {
+  // On a device: a kernel of the first half had waited for the ids when it let the next one start,
+  // so kernels that come later may read them before they wait.
+  bool ids_are_complete = false;
+};
+
 struct ExpertsHiddenArgs {
   ConstTensorView x;  // [t, d] f32|bf16
   ExpertStack stack;  // e experts of equal shape, of which w1 and w3 are read: [i, d]
   // Both empty: every token goes to the only expert of the stack, with weight 1.
-  ConstTensorView experts;   // [t, k] I32 in [0, e), distinct or not
-  ConstTensorView weights;   // [t, k] f32
-  float swiglu_limit = 0.f;  // 0: no clamp
-  TensorView hidden;         // [t * k, i] f32|bf16, in the order of the experts
+  ConstTensorView experts;     // [t, k] I32 in [0, e), distinct or not
+  ConstTensorView weights;     // [t, k] f32
+  float swiglu_limit = 0.f;    // 0: no clamp
+  TensorView hidden;           // [t * k, i] f32|bf16, in the order of the experts
+  FirstHalf* first = nullptr;  // written, if not null
 };
 
 struct ExpertsOutputArgs {
@@ -45,6 +53,7 @@ struct ExpertsOutputArgs {
   bool add = true;           // false: acc is overwritten
   ConstTensorView addend{};  // [t, n] f32|bf16, added to acc after all experts; empty: nothing
   TensorView rows{};         // [t * k, n] f32|bf16, by token and slot: nothing is added
+  FirstHalf first{};         // of the call that gave `hidden`
 
   const TensorView& out() const { return rows.empty() ? acc : rows; }
   int64_t tokens() const { return experts.empty() ? out().dim(0) : experts.dim(0); }

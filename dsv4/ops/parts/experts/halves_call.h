@@ -40,11 +40,12 @@ inline HalfCall make_half(const ExpertStack& stack, const ConstTensorView& exper
 
 // p: the product. The list is for it alone.
 inline void set_product(HalfCall& call, Params p, const Reader& reader) {
-  p.waits_first = true;
   p.ctas = call.lists.ctas;
   for (int& stages : call.lists.entry_stages) stages = p.stages;
-  if (call.choices.pairs <= reader.own_pairs)
-    p.choices = call.choices, p.pair_of = call.lists.pair_of;
+  if (call.choices.pairs <= reader.own_pairs) {
+    p.choices = call.choices;
+    if (!call.choices.by_pair) p.pair_of = call.lists.pair_of;
+  }
   p.entries = call.lists.entries, p.starts = call.lists.starts[0];
   call.product = p;
 }
@@ -55,6 +56,7 @@ inline HalfCall make_hidden_call(const ExpertsHiddenArgs& args, int ctas, const 
   Params p = gate_up_of({.x = args.x, .stack = args.stack, .swiglu_limit = args.swiglu_limit},
                         reader, args.hidden);
   p.pair_weight = call.lists.weight;
+  p.waits_first = true;
   set_product(call, p, reader);
   return call;
 }
@@ -69,6 +71,8 @@ inline HalfCall make_output_call(const ExpertsOutputArgs& args, int ctas, const 
   p.out = call.y.as<bf16>(), p.out_stride = call.y.row_stride();
   p.out_by_pair = by_pair;
   set_product(call, p, reader);
+  // Before it waits it may read ids, and write nothing: neither a list nor places of pairs.
+  call.product.waits_first = !args.first.ids_are_complete || call.needs_list() || !by_pair;
   return call;
 }
 

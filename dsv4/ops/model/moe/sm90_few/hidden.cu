@@ -56,7 +56,8 @@ void run(const Context& given, const MoeHiddenArgs& args) {
                            .experts = args.chosen,
                            .weights = temporaries.share,
                            .swiglu_limit = args.swiglu_limit,
-                           .hidden = args.hidden});
+                           .hidden = args.hidden,
+                           .first = args.first});
 }
 
 }  // namespace dsv4::moe_hidden_kernel::sm90_few

@@ -156,6 +156,7 @@ void run_hidden(const Context& context, const ExpertsHiddenArgs& args, const Ker
       make_hidden_call(args, device.info().num_sms, kernels.reader, device.workspace());
   if (call.needs_list()) launch_list(device, call.choices, call.lists);
   kernels.gate_up[static_cast<size_t>(args.stack.images().gate_up.kind())](device, call.product);
+  if (args.first != nullptr) args.first->ids_are_complete = kernels.gate_up_waits_first;
 }
 
 void run_output(const Context& context, const ExpertsOutputArgs& args, const Kernels& kernels) {

@@ -13,6 +13,7 @@ using Launches = std::array<void (*)(Device& device, const Params& p), KbitImage
 struct Kernels {
   Reader reader;
   Launches gate_up, down;
+  bool gate_up_waits_first = false;  // before it lets the next kernel start
 };
 
 // What all of them refuse, whatever codebooks and columns are.

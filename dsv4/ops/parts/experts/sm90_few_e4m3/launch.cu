@@ -32,8 +32,10 @@ constexpr sm90_few::Launches kLaunches{launch_product<2, ImageScale::kE4M4, kGat
                                        launch_product<4, ImageScale::kE4M3, kGateUp, kColumns>};
 
 template <int kColumns>
-constexpr sm90_few::Kernels kKernels{
-    .reader = kReader, .gate_up = kLaunches<true, kColumns>, .down = kLaunches<false, kMaxColumns>};
+constexpr sm90_few::Kernels kKernels{.reader = kReader,
+                                     .gate_up = kLaunches<true, kColumns>,
+                                     .down = kLaunches<false, kMaxColumns>,
+                                     .gate_up_waits_first = true};
 
 template <int kColumns>
 void run_kernels(const Context& context, const ExpertsArgs& args) {
