@@ -132,7 +132,7 @@ struct WordsGrid {
   int ctas, threads;
 };
 inline WordsGrid words_grid(int64_t words, int most_ctas) {
-  int threads = 128;
+  int threads = 64;
   while (threads < kThreads && words > int64_t{most_ctas} * threads) threads *= 2;
   const int64_t ctas = (words + threads - 1) / threads;
   return {static_cast<int>(ctas < most_ctas ? ctas : most_ctas), threads};
