@@ -2,8 +2,8 @@
 // pairs, gate and up, down, as a stream of kernels that start early; and of halves.h.
 //
 // Faults that were put back and found in the halves: down lists its pairs before the kernel before
-// it is complete; it stores no places of the pairs, or stores them before it waits; it relies on
-// ids that the first half has not waited for.
+// it is complete; it stores no places of the pairs; it relies on ids that the first half has not
+// waited for.
 
 #include <gtest/gtest.h>
 
