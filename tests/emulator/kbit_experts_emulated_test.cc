@@ -107,7 +107,7 @@ emulator::Kernel kernel_of(const kernel::Params& params, int sides) {
   return made;
 }
 
-emulator::Kernel kernel_of(const Problem& p, const kernel::GatedStep* gated, bool list_is_older,
+emulator::Kernel kernel_of(const Problem& p, const gemm::GatedStep* gated, bool list_is_older,
                            int num_sms) {
   const kernel::Params params = kernel::make_params(p, gated, list_is_older, num_sms);
   constexpr decltype(&kernel_of<2, bf16>) kOf[][2] = {{kernel_of<2, bf16>, kernel_of<2, f16>},
@@ -262,9 +262,9 @@ struct Chain {
   }
 
   void run(const List& list, int num_sms, uint64_t seed) const {
-    const kernel::GatedStep gated{.weight = weight.as<float>(),
+    const gemm::GatedStep gated{.weight = weight.as<float>(),
                                   .limit = args.swiglu_limit,
-                                  .gate = static_cast<kernel::Gate>(args.activation)};
+                                  .gate = static_cast<gemm::Gate>(args.activation)};
     Problem up = problem_of(args.x, list, hidden, hidden.dim(1));
     up.gather = token.as<int32_t>(), up.projections = 2;
     up.weight[0] = stack_of(w1, scale2s[0]), up.weight[1] = stack_of(w3, scale2s[1]);
