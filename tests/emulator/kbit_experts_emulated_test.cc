@@ -263,8 +263,8 @@ struct Chain {
 
   void run(const List& list, int num_sms, uint64_t seed) const {
     const gemm::GatedStep gated{.weight = weight.as<float>(),
-                                  .limit = args.swiglu_limit,
-                                  .gate = static_cast<gemm::Gate>(args.activation)};
+                                .limit = args.swiglu_limit,
+                                .gate = static_cast<gemm::Gate>(args.activation)};
     Problem up = problem_of(args.x, list, hidden, hidden.dim(1));
     up.gather = token.as<int32_t>(), up.projections = 2;
     up.weight[0] = stack_of(w1, scale2s[0]), up.weight[1] = stack_of(w3, scale2s[1]);
