@@ -41,5 +41,18 @@ ExpertsArgs random_experts(Memory& memory, Rng& rng, const ExpertsShape& s,
       .x = x, .stack = stack, .experts = ids, .weights = weights, .swiglu_limit = 1.5f, .acc = acc};
 }
 
+// The call of token i alone.
+inline ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
+  ExpertsArgs one = a;
+  one.x = a.x.slice(0, i, i + 1);
+  if (!a.experts.empty()) {
+    one.experts = a.experts.slice(0, i, i + 1);
+    one.weights = a.weights.slice(0, i, i + 1);
+  }
+  if (!a.addend.empty()) one.addend = a.addend.slice(0, i, i + 1);
+  one.acc = a.acc.slice(0, i, i + 1);
+  return one;
+}
+
 }  // namespace test
 }  // namespace dsv4

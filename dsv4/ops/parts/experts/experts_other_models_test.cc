@@ -14,18 +14,12 @@
 namespace dsv4 {
 namespace {
 
+using test::one_token;
+
 // They take experts of DeepSeek-V4 alone; experts_test has their cases.
 const test::TestedElsewhere kOfDeepSeek{"cublaslt_fp8",   "sm90_few_e4m3", "sm90_few",
                                         "sm90_wide",      "sm90_grouped",  "sm90_grouped_e4m3",
                                         "sm90_many_e4m3", "sm90_image"};
-
-ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
-  ExpertsArgs one = a;
-  one.x = a.x.slice(0, i, i + 1);
-  one.experts = a.experts.slice(0, i, i + 1), one.weights = a.weights.slice(0, i, i + 1);
-  one.acc = a.acc.slice(0, i, i + 1);
-  return one;
-}
 
 // The tolerance is that of Experts.ExactAgreesWithOracle, for sums of up to 224 terms.
 void check_activation(GateActivation activation, float limit, const test::StoredAs& stored) {

@@ -14,7 +14,7 @@
 namespace dsv4 {
 namespace {
 
-using test::Arena;
+using test::Arena, test::one_token;
 
 // Its cases are in experts_other_models_test.
 const test::TestedElsewhere kOfOtherModels{"cuda_kbit", "sm90_image"};
@@ -45,18 +45,6 @@ void coarsen_codebooks(const Case& c) {
     for (const WeightView& w : {expert.w1, expert.w3, expert.w2})
       if (w.format == WeightFormat::kKbit) test::coarsen(w.codebook);
   }
-}
-
-ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
-  ExpertsArgs one = a;
-  one.x = a.x.slice(0, i, i + 1);
-  if (!a.experts.empty()) {
-    one.experts = a.experts.slice(0, i, i + 1);
-    one.weights = a.weights.slice(0, i, i + 1);
-  }
-  if (!a.addend.empty()) one.addend = a.addend.slice(0, i, i + 1);
-  one.acc = a.acc.slice(0, i, i + 1);
-  return one;
 }
 
 void check_experts(const Shape& shape, const test::StoredAs& stored, DType x_dtype,

@@ -16,7 +16,7 @@
 namespace dsv4 {
 namespace {
 
-using test::MatrixImagesCase, test::StoredAs;
+using test::MatrixImagesCase, test::one_token, test::StoredAs;
 
 // They take other layouts.
 const test::TestedElsewhere kOfOtherLayouts{"cublaslt_fp8",
@@ -36,14 +36,6 @@ constexpr StoredAs kKinds[] = {{WeightFormat::kKbit, 2, true},
                                {WeightFormat::kKbit, 4, true},
                                {WeightFormat::kMxfp4},
                                {WeightFormat::kNvfp4}};
-
-ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
-  ExpertsArgs one = a;
-  one.x = a.x.slice(0, i, i + 1);
-  one.experts = a.experts.slice(0, i, i + 1), one.weights = a.weights.slice(0, i, i + 1);
-  one.acc = a.acc.slice(0, i, i + 1);
-  return one;
-}
 
 void check(MatrixImagesCase& c, const std::string& name) {
   const Context exact{.numerics = Numerics::kExact};
@@ -111,7 +103,7 @@ TEST_F(ExpertsOfMatrixImages, Activations) {
 }
 
 #if DSV4_CUDA
-TEST(ExpertsOfMatrixImagesDryRun, ChoosesAndRefuses) {
+TEST(MatrixImagesImpls, DryRunChoosesAndRefuses) {
   const std::unique_ptr<Device> device =
       Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
   const Context exact{.numerics = Numerics::kExact, .device = device.get()};

@@ -92,7 +92,7 @@ TEST_F(ImageLinear, RowsOfXMayBeStrided) {
 }
 
 #if DSV4_CUDA
-TEST(ImageLinearDryRun, ChoosesAndRefuses) {
+TEST(ImageLinearImpls, DryRunChoosesAndRefuses) {
   const std::unique_ptr<Device> device =
       Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
   const Context context{.device = device.get()};
