@@ -3,7 +3,8 @@
 //
 // The exchange of one rank then waits in some SMs for the other rank. A kernel whose CTAs wait for
 // each other and fill an SM each (gemm/sm90/grouped) may not get all of its SMs before the exchange
-// ends, and the exchange waits for it: it refuses calls where GPUs are shared.
+// ends, and the exchange waits for it: it refuses calls where GPUs are shared. gemm/sm90/kbit_wide
+// refuses them too, as it was never run beside an exchange; its CTAs wait inside a cluster only.
 
 #pragma once
 

@@ -12,7 +12,7 @@ namespace dsv4::gemm::kbit_wide {
 const char* reject(const Context& context, const Product& p) {
   constexpr int64_t kAlign = 16, kMaxIndex = int64_t{1} << 31, kMaxTiles = 65535;
   if (context.numerics == Numerics::kExact) return "exact numerics";
-  if (gpus_are_shared()) return "ranks share a GPU, and the kernel fills SMs";
+  if (gpus_are_shared()) return "ranks share a GPU";
   if (p.weight.format != WeightFormat::kKbit) return "for k-bit weights";
   if (p.x.dtype != DType::kBF16 && p.x.dtype != DType::kF16) return "for bf16 and f16 activations";
   if (p.weight.n == 0 || p.weight.k == 0) return "for weights that are not empty";
