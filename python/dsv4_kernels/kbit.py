@@ -53,7 +53,7 @@ def quantize_kbit(A, k=4, codebook=None, absmax_format="e4m4"):
     blocks = -(-flat.shape[1] // BLOCK)
     packed, absmax = library.full(((blocks + 1) * k,), 0, "int32"), library.full((blocks + 1,), 0, "uint8")
     library.kernels().quantize_kbit(flat, codebook, k, False, None, 1.0, packed[:blocks * k].reshape(1, -1),
-                        absmax[:blocks].reshape(1, -1), *how(library))
+                                    absmax[:blocks].reshape(1, -1), *how(library))
     return packed, absmax, codebook
 
 
