@@ -23,6 +23,7 @@
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/chat/replay_file.h"
+#include "dsv4/comm/rank_processes.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/server/server_log.h"
 #include "dsv4/server/service.h"
@@ -191,9 +192,14 @@ void serve(ServeOptions options) {
     // The engine's thread loads and computes.
     Service service(options.service, [&options, &kept, threads = num_threads()] {
       use_threads(threads);
-      Service::Loaded loaded = load(options, kept);
-      if (!options.model.disk_cache.empty()) load_replay(options, *kept.model);
-      return loaded;
+      try {
+        Service::Loaded loaded = load(options, kept);
+        if (!options.model.disk_cache.empty()) load_replay(options, *kept.model);
+        return loaded;
+      } catch (const std::exception& error) {
+        tell_other_ranks(error.what());
+        throw;
+      }
     });
     if (!options.quiet) {
       Json line = {{"host", options.service.http.host}, {"port", service.port()}};

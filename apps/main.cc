@@ -17,6 +17,7 @@
 #include "apps/version.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/comm/rank_processes.h"
 #include "dsv4/comm/rank_team.h"
 
 namespace {
@@ -133,6 +134,10 @@ int leave(int status) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const auto failed = [](const char* what) {
+    dsv4::tell_other_ranks(what);
+    print_error(what);
+  };
   try {
     dsv4::apps::install_signal_handlers();
     dsv4::apps::set_default_threads();
@@ -156,11 +161,12 @@ int main(int argc, char** argv) {
     action();
     return leave(flush_output());
   } catch (const dsv4::apps::ExitStatus& exit) {
+    dsv4::tell_other_ranks(fmt::format("it has ended with status {}", exit.status));
     return leave(exit.status);
   } catch (const std::bad_alloc&) {
-    print_error("out of memory");
+    failed("out of memory");
   } catch (const std::exception& error) {
-    print_error(error.what());
+    failed(error.what());
   }
   return leave(kExitError);
 }

@@ -1,10 +1,12 @@
 #include "dsv4/comm/rank_processes.h"
 
-#include <unistd.h>
-
+#include <algorithm>
+#include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 
+#include "dsv4/base/not_finite.h"
 #include "dsv4/comm/threads.h"
 #include "dsv4/tensor/buffer.h"
 
@@ -14,34 +16,30 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-enum Kind : uint32_t {
-  kHello = 1,
-  kWelcome,
-  kRefused,
-  kStop,
-  kEnd,
-  kValues,
-  kAllValues,
-  kGiven,
-  kAllGiven
-};
+// Kinds before these are of rank_meeting.cc.
+enum Kind : uint32_t { kStop = 4, kEnd, kValues, kAllValues, kGiven, kAllGiven, kClosed, kFree };
 
-constexpr uint32_t kProtocol = 1;
-constexpr milliseconds kShort{500};      // to say to a rank that all stop
-constexpr milliseconds kRestart{15000};  // until the rank 0 of a job before has gone
+constexpr milliseconds kShort{500};     // to say to a rank that all stop
+constexpr milliseconds kToClose{5000};  // at the end, what a rank has opened of others
 constexpr milliseconds kNowAndThen{250}, kBetweenLooks{20};
 
-// Names of sockets have a length; a hash makes the job's differ from others'.
-std::string socket_name(const LaunchedRank& self) {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : self.meeting) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return fmt::format("dsv4-ranks-{}-{:016x}", geteuid(), hash);
-}
+// Connections of groups that an exception has taken away.
+struct Unsaid {
+  int rank;
+  std::vector<RankSocket> peers;
+};
+std::mutex unsaid_mutex;
+std::vector<Unsaid> unsaid;
 
-std::string list_of(const std::vector<int>& ranks) {
-  std::string list;
-  for (const int rank : ranks) list += fmt::format("{}{}", list.empty() ? "" : ", ", rank);
-  return list;
+void say_stop(std::vector<RankSocket>& peers, const std::string& why) {
+  for (RankSocket& socket : peers) {
+    try {
+      if (!socket.open()) continue;
+      socket.send(kStop, MessageWriter().text(why).bytes(), kShort, "stop");
+      socket.finish();
+    } catch (const Error&) {  // it has ended
+    }
+  }
 }
 
 // Rows of some columns, without gaps.
@@ -223,99 +221,56 @@ class RankProcesses::Exchanges final : public Communicator {
 RankProcesses::RankProcesses(const LaunchedRank& self, const RankIdentity& identity,
                              milliseconds wait)
     : id_(self.id),
-      peers_(static_cast<size_t>(self.id.world)),
+      peers_(connect_ranks(self, identity, wait, limit_)),
       exchanges_(std::make_unique<Exchanges>(*this)) {
-  const std::string name = socket_name(self);
-  id_.rank == 0 ? meet_as_root(name, identity, wait) : meet(name, identity, wait);
 }
 
 RankProcesses::~RankProcesses() {
-  if (id_.rank != 0 || !why_.empty()) return;
-  for (RankSocket& socket : peers_) {
-    try {
-      if (socket.open()) socket.send(kEnd, {}, kShort, "end");
-    } catch (const Error&) {  // it has ended already
-    }
+  if (said_ || left_) return;
+  if (!why_.empty()) {
+    abort(why_);
+  } else if (std::uncaught_exceptions() > exceptions_) {
+    const std::lock_guard lock(unsaid_mutex);
+    unsaid.push_back({id_.rank, std::move(peers_)});
+  } else if (id_.rank == 0) {
+    end_others();
   }
 }
 
-void RankProcesses::take_hello(RankSocket socket, const RankIdentity& own) {
-  const RankSocket::Message hello = socket.receive(kShort, "hello");
-  MessageReader reader(hello.bytes);
-  const auto protocol = reader.get<uint32_t>();
-  const std::string program = reader.text();
-  if (hello.kind != kHello || protocol != kProtocol || program != own.program) {
-    socket.send(kRefused, MessageWriter().text("rank 0 runs " + own.program).bytes(), kShort, "");
-    fail(ErrorCode::kUnsupported, "a rank runs {}, rank 0 {}", program, own.program);
-  }
-  const auto id = reader.get<ShardId>();
-  const std::string model = reader.text(), processor = reader.text();
-  const auto refuse = [&](const std::string& line) {
-    socket.send(kRefused, MessageWriter().text(line).bytes(), kShort, "");
-    fail(ErrorCode::kUnsupported, line);
-  };
-  if (id.world != id_.world)
-    refuse(fmt::format("rank {} is one of {} ranks, rank 0 of {}", id.rank, id.world, id_.world));
-  if (id.rank < 1 || id.rank >= id_.world || peer(id.rank).open())
-    refuse(fmt::format("two processes are rank {}", id.rank));
-  if (model != own.model)
-    refuse(fmt::format("rank {} has the model {}, rank 0 {}", id.rank, model, own.model));
-  if (processor != own.processor)
-    refuse(
-        fmt::format("rank {} computes on {}, rank 0 on {}: ranks agree bit for bit on "
-                    "processors of one kind only",
-                    id.rank, processor, own.processor));
-  socket.set_peer(id.rank);
-  peer(id.rank) = std::move(socket);
-}
-
-void RankProcesses::meet_as_root(const std::string& name, const RankIdentity& identity,
-                                 milliseconds wait) {
-  if (id_.world == 1) return;
-  RankSocket listener = RankSocket::listen(name, std::min(wait, kRestart));
-  const auto deadline = Clock::now() + wait;
-  try {
-    for (int arrived = 1; arrived < id_.world; ++arrived) {
-      const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
-      std::optional<RankSocket> socket = listener.accept(std::max(left, milliseconds(0)));
-      if (!socket) {
-        std::vector<int> missing;
-        for (int rank = 1; rank < id_.world; ++rank)
-          if (!peer(rank).open()) missing.push_back(rank);
-        fail(ErrorCode::kUnsupported, "{} of {} ranks came within {} s; missing: {}", arrived,
-             id_.world, static_cast<double>(wait.count()) / 1000, list_of(missing));
-      }
-      take_hello(std::move(*socket), identity);
-    }
-  } catch (const Error& error) {
+void RankProcesses::end_others() noexcept {
+  const auto to_all = [&](const auto& act) {
     for (RankSocket& socket : peers_) {
       try {
-        if (socket.open())
-          socket.send(kRefused, MessageWriter().text(error.what()).bytes(), kShort, "");
-      } catch (const Error&) {  // it has ended
+        if (socket.open()) act(socket);
+      } catch (const Error&) {  // it has ended already
+        socket.close();
       }
     }
-    throw;
-  }
-  for (int rank = 1; rank < id_.world; ++rank) peer(rank).send(kWelcome, {}, limit_, "welcome");
+  };
+  watch_.reset();
+  to_all([](RankSocket& socket) { socket.send(kEnd, {}, kShort, "end"); });
+  if (close_) close_();
+  to_all([&](RankSocket& socket) {
+    while (socket.receive(std::min(limit_, kToClose), "end").kind != kClosed) {
+    }
+  });
+  to_all([](RankSocket& socket) { socket.send(kFree, {}, kShort, "end"); });
 }
 
-void RankProcesses::meet(const std::string& name, const RankIdentity& identity, milliseconds wait) {
-  std::optional<RankSocket> socket = RankSocket::connect(name, 0, wait);
-  if (!socket)
-    fail(ErrorCode::kUnsupported, "rank {} found no rank 0 within {} s", id_.rank,
-         static_cast<double>(wait.count()) / 1000);
-  peer(0) = std::move(*socket);
-  MessageWriter hello;
-  hello.put(kProtocol)
-      .text(identity.program)
-      .put(id_)
-      .text(identity.model)
-      .text(identity.processor);
-  peer(0).send(kHello, hello.bytes(), wait, "hello");
-  const Message message = peer(0).receive(wait + limit_, "the other ranks come");
-  if (message.kind == kWelcome) return;
-  fail(ErrorCode::kUnsupported, MessageReader(message.bytes).text());
+void RankProcesses::leave() {
+  left_ = true;
+  if (close_) close_();
+  try {
+    peer(0).send(kClosed, {}, kShort, "end");
+    peer(0).receive(2 * kToClose, "end");
+  } catch (const RanksStopped&) {  // rank 0 has gone: the end has come all the same
+  }
+}
+
+void tell_other_ranks(const std::string& why) {
+  const std::lock_guard lock(unsaid_mutex);
+  for (Unsaid& group : unsaid) say_stop(group.peers, fmt::format("rank {}: {}", group.rank, why));
+  unsaid.clear();
 }
 
 void RankProcesses::check_works() const {
@@ -394,14 +349,30 @@ void RankProcesses::reply(uint32_t kind, const Bytes& bytes) {
 // What one rank failed of is what all of them say.
 void RankProcesses::abort(const std::string& why) {
   if (why_.empty()) why_ = why;
-  if (std::exchange(said_, true)) return;
-  for (RankSocket& socket : peers_) {
-    try {
-      if (!socket.open()) continue;
-      socket.send(kStop, MessageWriter().text(why).bytes(), kShort, "stop");
-      socket.finish();
-    } catch (const Error&) {  // it has ended
-    }
+  if (!std::exchange(said_, true)) say_stop(peers_, why);
+}
+
+void RankProcesses::stop_all(milliseconds wait) {
+  const auto stop = [&](const std::string& own) {
+    const std::string line = reason(fmt::format("rank {}: {}", id_.rank, own), wait);
+    abort(line);
+    return line;
+  };
+  try {
+    throw;
+  } catch (const RanksStopped& stopped) {
+    const std::string line = reason(stopped.what());
+    abort(line);
+    throw RanksStopped(line);
+  } catch (const NotFinite& error) {  // all ranks find it at once; callers catch its type
+    abort(error.what());
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), stop(error.what()));
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::kResource, stop("out of memory"));
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kResource, stop(error.what()));
   }
 }
 

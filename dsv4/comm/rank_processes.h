@@ -5,6 +5,8 @@
 //   rank r   welcome, or the line with which all end         <-   rank 0
 //   rank r   what to do, values of exchanges, end            <-   rank 0
 //   rank r   what it was asked for, values, why it stops     ->   rank 0
+//   rank r   has closed what it had opened of others         ->   rank 0, after the end
+//   rank r   all have: it may free what it had offered       <-   rank 0
 //
 // Any rank that fails says so and ends; a process that is killed is noticed by its socket. Either
 // way every call of the others throws RanksStopped. exchanges() moves values in host memory through
@@ -13,14 +15,14 @@
 
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "dsv4/comm/communicator.h"
-#include "dsv4/comm/launched_rank.h"
-#include "dsv4/comm/rank_socket.h"
+#include "dsv4/comm/rank_meeting.h"
 #include "dsv4/comm/rank_watch.h"
 
 namespace dsv4 {
@@ -33,18 +35,15 @@ enum class ExchangeKind : uint8_t { kPeer, kNccl };
 void set_exchange_kind(ExchangeKind kind);
 ExchangeKind exchange_kind();
 
-// What has to be equal on all ranks for their bits to be. Texts that a line can show.
-struct RankIdentity {
-  std::string program, model, processor;
-};
-
 class RankProcesses {
  public:
   // Meets the others within `wait`. Throws kUnsupported on every rank, with one line, when some do
   // not come or are not equal to rank 0.
   RankProcesses(const LaunchedRank& self, const RankIdentity& identity,
                 std::chrono::milliseconds wait);
-  ~RankProcesses();  // on rank 0 the others end
+  // On rank 0 the others end. A group that goes because of an exception leaves it to
+  // tell_other_ranks() to say why.
+  ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
@@ -67,6 +66,11 @@ class RankProcesses {
   void reply(uint32_t kind, const Bytes& bytes);
   // Says why this rank stops, to rank 0 or to all others. Calls after it throw RanksStopped.
   void abort(const std::string& why);
+  // For a handler of any exception of std: all ranks stop because of it, or of what another rank
+  // failed of, where that is known within `wait`. Throws what says so, of the type that was thrown.
+  [[noreturn]] void stop_all(std::chrono::milliseconds wait = std::chrono::milliseconds(0));
+  // Other ranks, after the end that next() gave: waits until no rank uses memory of another one.
+  void leave();
   // Throws RanksStopped when another process has ended.
   void check() const;
   // What another rank failed of, or that its process has ended, where that is known within `wait`;
@@ -78,6 +82,9 @@ class RankProcesses {
   std::vector<Bytes> swap(const Bytes& own, const std::string& doing);
   // ended(): called once, by a thread, when another process ends or stops.
   void on_end(std::function<void()> ended);
+  // close(): called once, when all ranks have come to their end and before any of them frees what
+  // it had offered: closes what this rank has opened of others.
+  void on_close(std::function<void()> close) { close_ = std::move(close); }
 
   // In host memory, by this rank.
   Communicator& exchanges() { return *exchanges_; }
@@ -87,14 +94,11 @@ class RankProcesses {
 
  private:
   class Exchanges;
-  void meet_as_root(const std::string& name, const RankIdentity& identity,
-                    std::chrono::milliseconds wait);
-  void meet(const std::string& name, const RankIdentity& identity, std::chrono::milliseconds wait);
-  // The hello of one process. Throws the line with which all ranks end.
-  void take_hello(RankSocket socket, const RankIdentity& own);
   Bytes receive(int rank, uint32_t kind, RankLimit limit, const std::string& doing);
   RankSocket& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   void check_works() const;
+  // Rank 0: lets the others end, and waits until they use nothing of this rank.
+  void end_others() noexcept;
   // Why another rank stopped, if it said so before it ended.
   std::optional<std::string> last_words();
   // body(), whose end by another rank is the end of all further calls.
@@ -107,8 +111,15 @@ class RankProcesses {
   std::unique_ptr<Communicator> exchanges_;
   std::string why_;    // not empty: stopped
   bool said_ = false;  // the others know
+  bool left_ = false;
+  const int exceptions_ = std::uncaught_exceptions();
+  std::function<void()> close_;
   std::shared_ptr<DeviceRanks> device_exchanges_;
   std::unique_ptr<RankWatch> watch_;  // of peers_
 };
+
+// Says "rank N: why" to the others of every group that an exception has taken away: for whoever
+// catches that exception. Without it they end when this process does, and do not know why.
+void tell_other_ranks(const std::string& why);
 
 }  // namespace dsv4

@@ -4,10 +4,15 @@
 #include "dsv4/comm/rank_processes.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <functional>
 #include <future>
+#include <new>
+#include <stdexcept>
 #include <thread>
 
 #include "dsv4/base/rng.h"
@@ -18,6 +23,7 @@ namespace dsv4 {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 constexpr milliseconds kLong{20000};
 constexpr uint32_t kSomething = RankProcesses::kFirstKind;
 
@@ -40,6 +46,7 @@ std::vector<std::string> on_ranks(int world, const std::function<void(int)>& bod
       try {
         body(rank);
       } catch (const Error& error) {
+        tell_other_ranks(error.what());
         errors[static_cast<size_t>(rank)] = error.what();
       }
     });
@@ -124,14 +131,17 @@ TEST(RankProcesses, TheyCompareWhatTheyAre) {
   const auto meet = [](const RankIdentity& other, ShardId as) {
     LaunchedRank root = launched(0, 2), second = root;
     second.id = as;
-    return on_ranks(2, [&](int rank) {
+    const auto begin = Clock::now();
+    const auto errors = on_ranks(2, [&](int rank) {
       RankProcesses(rank == 0 ? root : second, rank == 0 ? kIdentity : other, kLong);
     });
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1)) << "at once, on all ranks";
+    return errors;
   };
   RankIdentity other = kIdentity;
   other.program = "dsv4 2";
-  EXPECT_EQ(meet(other, {1, 2})[0], "a rank runs dsv4 2, rank 0 dsv4 1");
-  EXPECT_EQ(meet(other, {1, 2})[1], "rank 0 runs dsv4 1");
+  for (const std::string& line : meet(other, {1, 2}))
+    EXPECT_EQ(line, "a rank runs dsv4 2, rank 0 dsv4 1");
   other = kIdentity, other.model = "xyz";
   for (const std::string& line : meet(other, {1, 2}))
     EXPECT_EQ(line, "rank 1 has the model xyz, rank 0 abc");
@@ -159,6 +169,82 @@ TEST(RankProcesses, RanksThatDoNotCome) {
   alone.id.rank = 1;
   EXPECT_EQ(on_ranks(1, [&](int) { RankProcesses(alone, kIdentity, milliseconds(100)); })[0],
             "rank 1 found no rank 0 within 0.1 s");
+}
+
+// Another process of this user, which knows the name of the job's socket.
+RankSocket stranger(const LaunchedRank& self) {
+  uint64_t hash = 14695981039346656037u;
+  for (const unsigned char c : self.meeting) hash = (hash ^ c) * 1099511628211u;
+  auto socket =
+      RankSocket::connect(fmt::format("dsv4-ranks-{}-{:016x}", geteuid(), hash), 0, kLong);
+  if (!socket) fail(ErrorCode::kIo, "no rank {} listens", 0);
+  return std::move(*socket);
+}
+
+// Ranks meet although some connect and say nothing, go, or say what is no hello.
+TEST(RankProcesses, StrangersDoNotEndTheMeeting) {
+  const LaunchedRank root = launched(0, 2);
+  LaunchedRank second = root;
+  second.id.rank = 1;
+  std::promise<void> strangers_came;
+  const auto begin = Clock::now();
+  const auto errors = on_ranks(3, [&](int rank) {
+    if (rank == 0) RankProcesses(root, kIdentity, kLong);
+    if (rank == 1) {
+      strangers_came.get_future().wait();
+      RankProcesses(second, kIdentity, kLong);
+    }
+    if (rank == 2) {
+      const RankSocket silent = stranger(root), half = stranger(root), garbled = stranger(root);
+      stranger(root).close();
+      EXPECT_EQ(write(half.descriptor(), "dsv4", 4), 4);
+      EXPECT_EQ(write(garbled.descriptor(), "GET / HTTP/1.1\r\n\r\n", 18), 18);
+      stranger(root).send(kSomething, {}, kLong, "");
+      std::this_thread::sleep_for(milliseconds(700));
+      strangers_came.set_value();
+    }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_LT(Clock::now() - begin, kLong / 4);
+}
+
+// A process that the system stops for a while between its connection and its hello.
+TEST(RankProcesses, ASlowRankHasTheWholeWait) {
+  const LaunchedRank root = launched(0, 2);
+  const auto errors = on_ranks(2, [&](int rank) {
+    if (rank == 0) RankProcesses(root, kIdentity, kLong);
+    if (rank == 1) {
+      RankSocket slow = stranger(root);
+      std::this_thread::sleep_for(milliseconds(800));
+      slow.send(1, put_hello({1, 2}, kIdentity), kLong, "hello");
+      EXPECT_EQ(slow.receive(kLong, "welcome").kind, 2u);
+    }
+  });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(errors[1], "");
+}
+
+// A connection waits, and the process has no descriptor left for it.
+TEST(RankSocket, AcceptWithoutDescriptorsEndsInTime) {
+  const std::string name = fmt::format("dsv4-test-accept-{}", getpid());
+  RankSocket listener = RankSocket::listen(name, kLong);
+  const auto waiting = RankSocket::connect(name, 0, kLong);
+  ASSERT_TRUE(waiting.has_value());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(0);
+  close(next);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(next), .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  auto accepted =
+      std::async(std::launch::async, [&] { return listener.accept(milliseconds(200)); });
+  const bool in_time = accepted.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(in_time);
+  EXPECT_FALSE(accepted.get().has_value());
+  EXPECT_EQ(listener.trouble(), std::generic_category().message(EMFILE));
+  EXPECT_TRUE(listener.accept(milliseconds(200)).has_value());
+  EXPECT_EQ(listener.trouble(), "");
 }
 
 TEST(RankProcesses, MessagesGoBothWaysAndTheEndComes) {
@@ -252,12 +338,73 @@ TEST(RankProcesses, AReasonThatNoOtherRankGivesIsItsOwn) {
     EXPECT_EQ(error, "no answer from rank 1 for 10 s (gather h, layer 3)");
 }
 
+// A rank whose group an exception takes away: the others say what it failed of, whatever they wait
+// for.
+TEST(RankProcesses, AnExceptionThatTakesTheGroupAwayIsWhatAllSay) {
+  for (const int failing : {0, 1}) {
+    for (const bool in_swap : {false, true}) {
+      const auto errors = group(3, [&](RankProcesses& ranks) {
+        if (ranks.id().rank == failing) fail(ErrorCode::kResource, "no memory for the {}", "cache");
+        if (in_swap) ranks.swap({}, "handles");
+        if (ranks.id().rank > 0) ranks.next();
+        ranks.answer(failing, kSomething, "answer");
+      });
+      for (int rank = 0; rank < 3; ++rank)
+        EXPECT_EQ(errors[static_cast<size_t>(rank)],
+                  rank == failing ? "no memory for the cache"
+                                  : fmt::format("rank {}: no memory for the cache", failing));
+    }
+  }
+}
+
+// Whatever a rank throws, all say what it was.
+TEST(RankProcesses, AnyExceptionStopsAll) {
+  const auto lines = [](const std::function<void()>& throws) {
+    return group(3, [&](RankProcesses& ranks) {
+      try {
+        if (ranks.id().rank == 1) throws();
+        if (ranks.id().rank == 0) ranks.answer(1, kSomething, "answer");
+        ranks.next();
+      } catch (const std::exception&) {
+        ranks.stop_all();
+      }
+    });
+  };
+  for (const std::string& line : lines([] { throw std::bad_alloc(); }))
+    EXPECT_EQ(line, "rank 1: out of memory");
+  for (const std::string& line : lines([] { throw std::runtime_error("from a library"); }))
+    EXPECT_EQ(line, "rank 1: from a library");
+  for (const std::string& line : lines([] { fail(ErrorCode::kIo, "page {} is gone", 3); }))
+    EXPECT_EQ(line, "rank 1: page 3 is gone");
+}
+
+// No rank frees what it offered before all have closed what they opened.
+TEST(RankProcesses, AllCloseBeforeAnyFrees) {
+  std::atomic<int> closed = 0;
+  const auto errors = group(3, [&](RankProcesses& ranks) {
+    struct Offered {  // freed with the group, as windows are
+      std::atomic<int>& closed;
+      ~Offered() { EXPECT_EQ(closed, 3); }
+    };
+    const auto offered = std::make_shared<Offered>(closed);
+    ranks.on_close([&closed, offered, slow = ranks.id().rank == 2] {
+      std::this_thread::sleep_for(milliseconds(slow ? 300 : 0));
+      ++closed;
+    });
+    if (ranks.id().rank == 0) return;
+    EXPECT_FALSE(ranks.next().has_value());
+    ranks.leave();
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_EQ(closed, 3);
+}
+
 // An end that was said is no failure, also when the socket closes before it is read.
 TEST(RankProcesses, TheEndOfRank0IsNoFailure) {
   const auto errors = group(2, [&](RankProcesses& ranks) {
     const auto ended = std::make_shared<std::promise<void>>();
     ranks.on_end([ended] { ended->set_value(); });
-    if (ranks.id().rank == 0) return;
+    if (ranks.id().rank == 0) return ranks.set_limit(milliseconds(100));  // waits for no answer
     ended->get_future().wait();
     EXPECT_FALSE(ranks.next([] { throw RanksStopped("the ranks were stopped"); }).has_value());
   });

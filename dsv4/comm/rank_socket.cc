@@ -1,6 +1,7 @@
 #include "dsv4/comm/rank_socket.h"
 
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -95,14 +96,24 @@ RankSocket RankSocket::listen(const std::string& name, milliseconds wait) {
 
 std::optional<RankSocket> RankSocket::accept(milliseconds limit) {
   const auto deadline = Clock::now() + limit;
-  for (;;) {
+  do {
     pollfd wait{.fd = descriptor_, .events = POLLIN, .revents = 0};
     if (poll(&wait, 1, left(deadline)) == 0) return std::nullopt;
     const int descriptor = accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (descriptor < 0) continue;
-    RankSocket accepted(descriptor, -1);
-    if (is_of_this_user(descriptor)) return accepted;
-  }
+    accept_error_ = descriptor < 0 ? errno : 0;
+    if (descriptor >= 0) {
+      RankSocket accepted(descriptor, -1);
+      if (is_of_this_user(descriptor)) return accepted;
+    } else if (errno != EAGAIN && errno != EINTR) {
+      // Without a descriptor for it the connection stays, and poll() returns at once.
+      std::this_thread::sleep_for(std::min(kBetweenTries, milliseconds(left(deadline))));
+    }
+  } while (Clock::now() < deadline);
+  return std::nullopt;
+}
+
+std::string RankSocket::trouble() const {
+  return accept_error_ == 0 ? "" : std::generic_category().message(accept_error_);
 }
 
 std::optional<RankSocket> RankSocket::connect(const std::string& name, int peer,
@@ -186,6 +197,18 @@ RankSocket::Message RankSocket::receive(RankLimit limit, const std::string& doin
   Message message{.kind = header.kind, .bytes = Bytes(header.bytes)};
   read(message.bytes.data(), message.bytes.size(), deadline, limit, doing);
   return message;
+}
+
+RankSocket::Arrived RankSocket::arrived(size_t most_bytes) const {
+  Header header{};
+  const ssize_t got = recv(descriptor_, &header, sizeof header, MSG_PEEK);
+  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return Arrived::kNoMessage;
+  const Arrived incomplete = ended() ? Arrived::kNoMessage : Arrived::kNothingYet;
+  if (got < static_cast<ssize_t>(sizeof header)) return incomplete;
+  if (header.magic != kMagic || header.bytes > most_bytes) return Arrived::kNoMessage;
+  int bytes = 0;
+  if (ioctl(descriptor_, FIONREAD, &bytes) != 0) return Arrived::kNoMessage;
+  return static_cast<size_t>(bytes) < sizeof header + header.bytes ? incomplete : Arrived::kMessage;
 }
 
 bool RankSocket::readable(milliseconds limit) const {

@@ -32,6 +32,8 @@ class RankSocket {
   static RankSocket listen(const std::string& name, std::chrono::milliseconds wait);
   // The next process of this user that connects; none within the limit.
   std::optional<RankSocket> accept(std::chrono::milliseconds limit);
+  // Why the system gave the last accept() no connection though there is one; empty: it did.
+  std::string trouble() const;
   // Tries again until the limit; then none.
   static std::optional<RankSocket> connect(const std::string& name, int peer,
                                            std::chrono::milliseconds limit);
@@ -47,6 +49,10 @@ class RankSocket {
   // doing: for errors, "gather h, layer 17"
   void send(uint32_t kind, const Bytes& bytes, RankLimit limit, const std::string& doing);
   Message receive(RankLimit limit, const std::string& doing);
+  // What has come, without waiting: a whole message, the beginning of one or nothing, or something
+  // that is no message of at most so many bytes, as is the end of the other process.
+  enum class Arrived { kMessage, kNothingYet, kNoMessage };
+  Arrived arrived(size_t most_bytes) const;
   // There is something to receive, or the end of the other process, within the limit.
   bool readable(std::chrono::milliseconds limit) const;
   // Sends nothing more: ended() of the other process, after what was sent has arrived.
@@ -59,6 +65,7 @@ class RankSocket {
   void swap(RankSocket& other) noexcept {
     std::swap(descriptor_, other.descriptor_);
     std::swap(peer_, other.peer_);
+    std::swap(accept_error_, other.accept_error_);
   }
   using Deadline = std::optional<std::chrono::steady_clock::time_point>;
   void wait_for(short events, Deadline deadline, RankLimit limit, const std::string& doing) const;
@@ -68,6 +75,7 @@ class RankSocket {
              const std::string& doing);
 
   int descriptor_ = -1, peer_ = 0;
+  int accept_error_ = 0;  // errno
 };
 
 }  // namespace dsv4

@@ -8,7 +8,6 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/comm/threads.h"
 #include "dsv4/engine/process_rank.h"
 #include "dsv4/engine/rank_messages.h"
 #include "dsv4/engine/rank_mirror.h"
@@ -203,14 +202,9 @@ void follow_rank_0(Model& model, const FollowedWork& work, const RankOptions& op
   try {
     while (const auto message = group.next([&] { follower.check(); })) follower.handle(*message);
     follower.end();
-  } catch (const RanksStopped& stopped) {
-    const std::string line = group.reason(stopped.what());
-    group.abort(line);
-    throw RanksStopped(line);
-  } catch (const Error& error) {
-    const std::string line = fmt::format("rank {}: {}", group.id().rank, error.what());
-    group.abort(line);
-    throw Error(error.code(), line);
+    group.leave();
+  } catch (const std::exception&) {
+    group.stop_all();
   }
 }
 

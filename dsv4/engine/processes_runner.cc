@@ -10,7 +10,6 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/not_finite.h"
-#include "dsv4/comm/threads.h"
 #include "dsv4/engine/process_rank.h"
 #include "dsv4/engine/rank_messages.h"
 #include "dsv4/engine/rank_mirror.h"
@@ -22,6 +21,11 @@ namespace dsv4 {
 namespace {
 
 constexpr size_t kMostCopied = size_t{64} << 20;  // bytes of a message
+
+// A GPU fails of what a process that ends takes away, before its socket closes.
+std::chrono::milliseconds patience(const Device* device) {
+  return std::chrono::milliseconds(device == nullptr ? 0 : 3000);
+}
 
 class ProcessesRunner final : public Runner {
  public:
@@ -89,7 +93,7 @@ class ProcessesRunner final : public Runner {
     } catch (const NotFinite&) {
       check();  // the logits of an exchange that ended early mean nothing
       throw;
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       if (on_host()) throw;
       guarded([] { throw; });
     }
@@ -131,11 +135,6 @@ class ProcessesRunner final : public Runner {
   void check() {
     guarded([&] { own_.check(); });
   }
-  // A GPU fails of what a process that ends takes away, before its socket closes.
-  std::chrono::milliseconds patience() const {
-    return std::chrono::milliseconds(device_ == nullptr ? 0 : 3000);
-  }
-
   // The other ranks make their runners while this rank makes its own.
   const Model& announced(const Model& model, const Context& context, const CacheLimits& limits) {
     MessageWriter setup;
@@ -182,17 +181,8 @@ class ProcessesRunner final : public Runner {
   void guarded(const Body& body) {
     try {
       body();
-    } catch (const RanksStopped& stopped) {
-      const std::string line = group_.reason(stopped.what());
-      group_.abort(line);
-      throw RanksStopped(line);
-    } catch (const NotFinite& error) {  // callers catch its type
-      group_.abort(error.what());
-      throw;
-    } catch (const Error& error) {
-      const std::string line = group_.reason(fmt::format("rank 0: {}", error.what()), patience());
-      group_.abort(line);
-      throw Error(error.code(), line);
+    } catch (const std::exception&) {
+      group_.stop_all(patience(device_));
     }
   }
 
@@ -212,7 +202,11 @@ class ProcessesRunner final : public Runner {
 std::unique_ptr<Runner> make_processes_runner(const Model& model, const Context& context,
                                               const CacheLimits& limits, const RankOptions& ranks) {
   DSV4_CHECK(model.id().rank == 0, "rank {} follows rank 0", model.id().rank);
-  return std::make_unique<ProcessesRunner>(model, context, limits, ranks);
+  try {
+    return std::make_unique<ProcessesRunner>(model, context, limits, ranks);
+  } catch (const std::exception&) {  // the others make theirs, and may wait for this one
+    model.processes()->stop_all(patience(context.device));
+  }
 }
 
 }  // namespace dsv4
