@@ -31,10 +31,13 @@ ProcessRank::ProcessRank(const Model& model, const Context& context, const Cache
 }
 
 void ProcessRank::run(const std::function<void(Runner&)>& work) {
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(threads_);
+  struct Threads {
+    explicit Threads(int own) { omp_set_num_threads(own); }
+    ~Threads() { omp_set_num_threads(before); }
+    const int before = omp_get_max_threads();
+  };
+  const Threads own(threads_);
   work(*runner_);
-  omp_set_num_threads(threads);
 }
 
 void ProcessRank::check_exchanges() {

@@ -2,7 +2,8 @@
 """Two `dsv4 serve demo` behind HAProxy and behind nginx, with the files of deploy/: the messages of a conversation reach
 the replica that has its beginning; one replica is killed under load, and no request of which the client had seen no byte
 is lost; the next message of its conversations is answered by the other. Prints "skipped: NAME" for a proxy that is not
-installed (tools/setup.sh serve), and ends with "N passed, N failed". Usage: check_replicas.py BINARY"""
+installed (tools/setup.sh serve), and ends with "N passed, N failed"; the exit status is 77 where neither is installed.
+Usage: check_replicas.py BINARY"""
 
 import concurrent.futures
 import http.client
@@ -19,7 +20,7 @@ import threading
 import time
 
 from server import Server, give_up_after
-from tally import check, finish, free_port
+from tally import check, failures, finish, free_port, passed
 
 DEPLOY = pathlib.Path(__file__).parents[2] / "deploy"
 OPTIONS = ["--max-batch", "8", "--context", "2048", "--cache-tokens", "65536", "--prefix-checkpoints", "256",
@@ -219,7 +220,7 @@ def main():
             survives_a_kill(program, proxy, conversations)
         for server in servers:
             server.process.kill()
-    return finish()
+    return finish() if passed or failures else 77
 
 
 if __name__ == "__main__":
