@@ -107,6 +107,8 @@ NcclGroup::NcclGroup(ShardId id, milliseconds limit, const Swap& swap,
   const std::vector<Bytes> all = swap(MessageWriter().put(unique).bytes());
   unique = MessageReader(all.front()).get<NcclFunctions::UniqueId>();
   NcclFunctions::Config config;
+  int device = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   cuda_check(cudaEventCreateWithFlags(&marked_, cudaEventDisableTiming), "cudaEventCreate");
   const int result = nccl_.init_rank(&comm_, id.world, unique, id.rank, &config);
   try {
@@ -117,7 +119,10 @@ NcclGroup::NcclGroup(ShardId id, milliseconds limit, const Swap& swap,
     cudaEventDestroy(marked_);
     throw;
   }
-  thread_ = std::thread([this] { watch(); });
+  thread_ = std::thread([this, device] {
+    cudaSetDevice(device);  // else its first call makes a context on GPU 0, which is another rank's
+    watch();
+  });
 }
 
 NcclGroup::~NcclGroup() {
