@@ -151,8 +151,13 @@ std::string device_of_process(const std::string& places, const LaunchedRank& sel
 }  // namespace
 
 std::optional<LaunchedRank> rank_of_process(const std::string& device) {
-  if (!places_of_processes(device)) return std::nullopt;
-  return launched_rank([](const char* name) { return env(name); });
+  const auto places = places_of_processes(device);
+  if (!places) return std::nullopt;
+  const LaunchedRank self = launched_rank([](const char* name) { return env(name); });
+  if (*places != "cpu" && self.id.world > kMaxGpuRanks)
+    fail(ErrorCode::kUnsupported, "--gpus {}: {} processes, at most {} share a model", device,
+         self.id.world, kMaxGpuRanks);
+  return self;
 }
 
 int num_ranks(const std::string& device) {

@@ -31,6 +31,7 @@ EXCHANGE = os.environ.get("DSV4_RANKS_EXCHANGE", "peer")
 ONE = ["--device", f"cuda:{GPUS[0]}", "--deterministic"] if GPUS else ["--device", "cpu"]
 CPU = "processes:cpu"
 LIMIT = 15  # seconds in which all ranks end, beside what a busy machine needs
+AT_ONCE = 1  # seconds, beside what processes need to start
 PATIENCE = 120
 
 
@@ -198,15 +199,31 @@ class Flash(unittest.TestCase):
 
 
 class Refused(unittest.TestCase):
-    def expect(self, ranks, line, count=2):
+    @classmethod
+    def setUpClass(cls):
+        begin = time.monotonic()
+        subprocess.run([BINARY, *RUN, "-n", "1", "--device", "cpu"], cwd=ROOT, check=True, capture_output=True)
+        cls.start = time.monotonic() - begin  # all that a process does before it meets others, and more
+
+    def ended(self, ranks, status=1, wait=0):
+        """What each rank says, when all of them have ended with this status, at once after this wait."""
+        begin = time.monotonic()
         results = ranks.end()
-        for index in range(count):
-            self.assertEqual(results[index][0], 1, ranks.error(index))
-            self.assertEqual(ranks.error(index), f"dsv4: {line}\n")
+        said = [ranks.error(index) for index in range(len(results))]
+        self.assertEqual([code for code, _ in results], [status] * len(results), said)
+        self.assertLess(time.monotonic() - begin, len(results) * self.start + AT_ONCE + wait, said)
+        return said
+
+    def expect(self, ranks, line, wait=0):
+        for said in self.ended(ranks, wait=wait):
+            self.assertEqual(said, f"dsv4: {line}\n")
 
     def test_a_rank_that_does_not_come(self):
         wait = {rank: {"DSV4_RANKS_WAIT_S": "2"} for rank in range(3)}
-        self.expect(Ranks(3, *RUN, ranks=[0, 2], of_rank=wait, places=CPU), "2 of 3 ranks came within 2 s; missing: 1")
+        begin = time.monotonic()
+        self.expect(Ranks(3, *RUN, ranks=[0, 2], of_rank=wait, places=CPU), "2 of 3 ranks came within 2 s; missing: 1",
+                    wait=2)
+        self.assertGreater(time.monotonic() - begin, 2)
 
     def test_another_world(self):
         self.expect(Ranks(2, *RUN, of_rank={1: {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}}, places=CPU),
@@ -216,15 +233,13 @@ class Refused(unittest.TestCase):
     def test_one_gpu_for_two(self):
         ranks = Ranks(2, *RUN, places="processes",
                       of_rank={rank: {"CUDA_VISIBLE_DEVICES": GPUS[0]} for rank in range(2)})
-        for index, (status, _) in enumerate(ranks.end()):
-            self.assertEqual(status, 1)
-            self.assertRegex(ranks.error(index), r"^dsv4: ranks 0 and 1 are on the GPU [0-9A-F:.]+: show .*\n$")
+        for said in self.ended(ranks):
+            self.assertRegex(said, r"^dsv4: ranks 0 and 1 are on the GPU [0-9A-F:.]+: show .*\n$")
 
     def test_another_drafter(self):
         ranks = Ranks(2, *RUN, words_of={0: ["--speculate", "mtp"]}, places=CPU)
-        for index, (status, _) in enumerate(ranks.end()):
-            self.assertEqual(status, 1)
-            self.assertRegex(ranks.error(index), r"^dsv4: rank 1 has the model (\w+), rank 0 \1 and mtp\n$")
+        for said in self.ended(ranks):
+            self.assertRegex(said, r"^dsv4: rank 1 has the model (\w+), rank 0 \1 and mtp\n$")
 
     def test_another_model(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -233,18 +248,49 @@ class Refused(unittest.TestCase):
             for file in (copy / "demo").glob("*.safetensors"):
                 os.utime(file, (10 ** 9 + 7, 10 ** 9 + 7))
             ranks = Ranks(2, *RUN, of_rank={1: {"DSV4_MODELS": str(copy)}}, places=CPU)
-            results = ranks.end()
-            for index in range(2):
-                self.assertEqual(results[index][0], 1)
-                self.assertRegex(ranks.error(index), r"^dsv4: rank 1 has the model \w{16}, rank 0 \w{16}\n$")
+            for said in self.ended(ranks):
+                self.assertRegex(said, r"^dsv4: rank 1 has the model \w{16}, rank 0 \w{16}\n$")
+
+    def test_another_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            other, code, version = Path(folder, "dsv4"), Path(BINARY).read_bytes(), b"\nCPU: {}\n"
+            self.assertEqual(code.count(version), 1, "the text of --version")
+            other.write_bytes(code.replace(version, b"\nCPX: {}\n"))
+            other.chmod(0o755)
+            said = set(self.ended(Ranks(2, *RUN, program={1: str(other)}, places=CPU)))
+            self.assertEqual(len(said), 1, said)
+            self.assertRegex(said.pop(), r"^dsv4: a rank runs dsv4 .*CPX: .*, rank 0 dsv4 .*CPU: .*\n$")
+
+    def test_rank_0_fails_after_the_meeting(self):
+        """While it makes its runner, and before: the others wait for it in different calls."""
+        for words, line in ((["--exchange", "nccl"], "--exchange nccl is for ranks that are processes on GPUs"),
+                            (["--context", "16"], "")):
+            said = self.ended(Ranks(2, *RUN, words_of={0: words}, places=CPU))
+            self.assertIn(line, said[0])
+            self.assertEqual(said[0].count("\n"), 1, said[0])
+            self.assertEqual(said[1].replace("dsv4: rank 0: ", "dsv4: "), said[0].replace("dsv4: rank 0: ", "dsv4: "))
+            self.assertTrue(said[1].startswith("dsv4: rank 0: "), said[1])
+
+    def test_a_server_that_cannot_load(self):
+        with tempfile.NamedTemporaryFile() as file:
+            ranks = Ranks(2, "serve", "demo", "--port", "0", words_of={0: ["--disk-cache", f"{file.name}/x"]}, places=CPU)
+            (status, _), (other, _) = ranks.end()
+            self.assertNotEqual(status, 0)
+            self.assertEqual(other, 1, ranks.error(1))
+            self.assertRegex(ranks.error(1), r"^dsv4: rank 0: .*" + re.escape(file.name) + ".*\n$")
+
+    def test_more_processes_than_gpus_of_a_model(self):
+        for places in "processes", "processes:" + ",".join("0" * 9):
+            begin = time.monotonic()
+            run = subprocess.run([BINARY, *RUN, "--gpus", places], cwd=ROOT, text=True, capture_output=True,
+                                 env=os.environ | {"RANK": "3", "WORLD_SIZE": "9", "MASTER_PORT": "1"})
+            self.assertEqual((run.returncode, run.stderr), (1, f"dsv4: --gpus {places}: 9 processes, at most 8 share a model\n"))
+            self.assertLess(time.monotonic() - begin, self.start + AT_ONCE)
 
     def test_another_placement_of_the_experts(self):
         ranks = Ranks(2, *RUN, words_of={1: ["--experts-placement", "whole"]}, places=CPU)
-        results = ranks.end()
-        for index in range(2):
-            self.assertEqual(results[index][0], 1)
-            self.assertRegex(ranks.error(index),
-                             r"^dsv4: rank 1 has the model \w{16} with whole experts, rank 0 \w{16}\n$")
+        for said in self.ended(ranks):
+            self.assertRegex(said, r"^dsv4: rank 1 has the model \w{16} with whole experts, rank 0 \w{16}\n$")
 
     def test_no_launcher_and_what_does_not_run(self):
         def refusal(*words, **variables):
@@ -259,6 +305,10 @@ class Refused(unittest.TestCase):
         self.assertIn("start the program with torchrun, mpirun or srun", refusal(*RUN, *processes))
         two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"}
         self.assertIn("chat does not run over processes", refusal("chat", "demo", *processes, **two))
+        for world in "0", "65", "two":
+            self.assertIn(f"WORLD_SIZE is '{world}': want a number from 1 to 64",
+                          refusal(*RUN, "--gpus", CPU, **(two | {"WORLD_SIZE": world})))
+        self.assertIn("RANK is '2': want a number from 0 to 1", refusal(*RUN, "--gpus", CPU, **(two | {"RANK": "2"})))
         self.assertIn("3 GPUs for 2 processes", refusal(*RUN, "--gpus", "processes:0,1,2", **two))
         for bad in "processes:", "processes:a", "processes:0,", "processes:0,cpu", "processes2":
             self.assertIn(f"--gpus '{bad}': want", refusal(*RUN, "--gpus", bad, **two))
