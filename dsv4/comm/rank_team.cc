@@ -142,7 +142,7 @@ void RankTeam::run(Task task) {
   // watched from here: from the first end on. Before it there is no limit. A rank waits at an
   // exchange no longer than the limit, so ranks of which none ends and none gives up compute, all
   // of them, and how long that may take is not known here: a step may load experts from a disk or
-  // stand in a debugger. For one that never ends the server has --watchdog, by which /ready says
+  // stand in a debugger. For one that never ends the server has --watchdog-s, by which /ready says
   // "stalled".
   s.changed.wait(lock, [&] { return s.any_ended(); });
   const auto wait_for = [&](std::chrono::milliseconds time, bool errors_end) {

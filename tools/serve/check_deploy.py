@@ -9,6 +9,7 @@ import yaml
 from server import Server
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy/kubernetes"
+TWO_GPUS = FOLDER.with_name("kubernetes-2gpu") / "kustomization.yaml"
 
 
 def objects():
@@ -49,6 +50,9 @@ def check_references(kustomization, everything):
     assert events["kvEventsConfig"]["podDiscoveryConfig"]["socketPort"] == ports["kv-events"]
     render = plugins["token-producer"]["vllm"]["url"].removeprefix("http://").split(":")
     assert by_name["Service", render[0]]["spec"]["ports"][0]["port"] == int(render[1])
+    replicas = by_name["Service", "dsv4-replicas"]["spec"]
+    assert replicas["clusterIP"] == "None" and replicas["selector"].items() <= labels.items()
+    assert replicas["ports"][0]["targetPort"] in ports
     # Time to end: the gateway hears of it, running answers end, the process ends.
     options = dict(word.split("=", 1) for word in container["args"] if word.startswith("--") and "=" in word)
     waits = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -56,9 +60,33 @@ def check_references(kustomization, everything):
     return container["args"]
 
 
+def with_two_gpus(everything):
+    """The arguments of the server after the patches of the overlay, as kustomize applies them."""
+    overlay = yaml.safe_load(TWO_GPUS.read_text())
+    assert [TWO_GPUS.parent.joinpath(name).resolve() for name in overlay["resources"]] == [FOLDER]
+    [patch] = overlay["patches"]
+    [server] = [one for one in everything if one["kind"] == patch["target"]["kind"] and
+                one["metadata"]["name"] == patch["target"]["name"]]
+    for change in yaml.safe_load(patch["patch"]):
+        *path, last = [part.replace("~1", "/") for part in change["path"].split("/")[1:]]
+        at = server
+        for part in path:
+            at = at[int(part) if isinstance(at, list) else part]
+        last = int(last) if isinstance(at, list) else last
+        if change["op"] == "test":
+            assert at[last] == change["value"], change
+        else:
+            assert change["op"] == "replace" and at[last] != change["value"], change
+            at[last] = change["value"]
+    container = server["spec"]["template"]["spec"]["containers"][0]
+    assert f"--gpus={container['resources']['limits']['nvidia.com/gpu']}" in container["args"]
+    assert not any(word.startswith("--device") for word in container["args"])
+    return container["args"]
+
+
 def check_options(binary, words):
     """As they are, but for the model, the addresses and the folder of this machine."""
-    here = {"--device": "cpu", "--host": "127.0.0.1", "--admin-port": "0", "--kv-events": "tcp://127.0.0.1:*",
+    here = {"--device": "cpu", "--gpus": "cpu,cpu", "--host": "127.0.0.1", "--admin-port": "0", "--kv-events": "tcp://127.0.0.1:*",
             "--kv-events-replay": "tcp://127.0.0.1:*"}
     options = []
     for word in words[2:]:
@@ -70,8 +98,10 @@ def check_options(binary, words):
 
 
 def main():
-    check_options(sys.argv[1], check_references(*objects()))
-    print("ok: the example for Kubernetes")
+    kustomization, everything = objects()
+    check_options(sys.argv[1], check_references(kustomization, everything))
+    check_options(sys.argv[1], with_two_gpus(everything))
+    print("ok: the examples for Kubernetes")
 
 
 if __name__ == "__main__":
