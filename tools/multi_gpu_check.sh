@@ -123,7 +123,11 @@ for step in "${steps[@]}"; do
       check gpu-missing 15 refused "no GPU cuda:$gpus" run demo -p a -n 1 --gpus "0,$gpus"
       check gpus-mixed 15 refused "want GPUs alone" run demo -p a -n 1 --gpus cpu,0 ;;
     bench)
-      if [ "$gpus" -gt 1 ] && python3 -c 'import torch' 2>/dev/null; then
+      if [ "$gpus" -lt 2 ]; then
+        echo "skipped: exchange-peer (one GPU)"
+      elif ! python3 -c 'import torch' 2>/dev/null; then
+        echo "skipped: exchange-peer (no torch)"
+      else
         check exchange-peer 120 python3 bench/peer_exchange.py --binary "$bin/dsv4" --out "$out/peer_exchange.json"
       fi
       for where in 0 $two; do

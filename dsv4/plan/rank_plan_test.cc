@@ -88,8 +88,15 @@ TEST(RankPlan, AnMtpBlock) {
 // Shares add up: what ranks have for themselves, and once what all of them have, is the model.
 TEST(RankPlan, SharesAndCopiesAreTheModel) {
   const std::map<std::string, std::vector<std::pair<int, ExpertsPlacement>>> divided = {
-      {"flash", {{2, kSliced}, {3, kSliced}, {6, kSliced}, {7, kSliced}, {2, kWhole}, {3, kWhole}}},
-      {"pro", {{4, kSliced}, {7, kWhole}, {8, kSliced}}}};
+      {"flash",
+       {{2, kSliced},
+        {3, kSliced},
+        {5, kSliced},
+        {6, kSliced},
+        {7, kSliced},
+        {2, kWhole},
+        {3, kWhole}}},
+      {"pro", {{3, kSliced}, {4, kSliced}, {5, kSliced}, {6, kSliced}, {7, kWhole}, {8, kSliced}}}};
   for (const auto& [release, cases] : divided) {
     const ModelConfig config = released_config(release);
     const ConvertList list =
@@ -111,6 +118,38 @@ TEST(RankPlan, SharesAndCopiesAreTheModel) {
       const auto all = static_cast<double>(whole.weights_bytes);
       EXPECT_NEAR(static_cast<double>(own + copies), all, 1e6);
     }
+  }
+}
+
+// Units do not divide by five or six, so ranks have shares of two sizes, and room is what the
+// fullest takes: of the experts, nearly all of a model, one unit more than the emptiest (Flash has
+// 16 of w1 and w3 and 32 of w2, Pro 24 and 56).
+TEST(RankPlan, TheFullestOfUnevenShares) {
+  const struct {
+    const char* release;
+    int world;
+    double least, most;  // of the routed experts
+  } rows[] = {{"flash", 5, (2 * 3. / 16 + 6. / 32) / 3, (2 * 4. / 16 + 7. / 32) / 3},
+              {"pro", 3, (2 * 8. / 24 + 18. / 56) / 3, (2 * 8. / 24 + 19. / 56) / 3},
+              {"pro", 5, (2 * 4. / 24 + 11. / 56) / 3, (2 * 5. / 24 + 12. / 56) / 3},
+              {"pro", 6, (2 * 4. / 24 + 9. / 56) / 3, (2 * 4. / 24 + 10. / 56) / 3}};
+  for (const auto& row : rows) {
+    SCOPED_TRACE(fmt::format("{}, {} ranks", row.release, row.world));
+    const ModelConfig config = released_config(row.release);
+    const ConvertList list =
+        convert_list(stored_tensors(official_tensor_list(config, false)), {}, config.o_groups);
+    int64_t least = INT64_MAX, most = 0;
+    for (const RankPlan& rank : plan_ranks(config, list, {.context = 4096}, row.world))
+      least = std::min(least, rank.weights_bytes), most = std::max(most, rank.weights_bytes);
+    const MemoryPlan plan = plan_memory(config, list, {.context = 4096});
+    const auto planned = static_cast<double>(plan.rank_weights(row.world));
+    EXPECT_NEAR(planned, static_cast<double>(most), 0.002 * planned);
+    int64_t experts = 0;
+    for (const OutputItem& item : list.items)
+      if (item.name.find(".ffn.experts.") != std::string::npos) experts += item.bytes();
+    EXPECT_GT(static_cast<double>(least), row.least * static_cast<double>(experts));
+    EXPECT_GT(static_cast<double>(most), row.most * static_cast<double>(experts));
+    EXPECT_LT(static_cast<double>(most), 1.15 * row.most * static_cast<double>(experts));
   }
 }
 

@@ -46,6 +46,21 @@ TEST_F(CliRanks, AnswersAreThoseOfOneRank) {
   EXPECT_EQ(nll(" --gpus cpu,cpu --experts-placement whole"), want);
 }
 
+TEST_F(CliRanks, ChatAnswersAsOnOneRank) {
+  std::ofstream(folder_ / "input") << "Once upon a time\nand then\n";
+  const auto chat = [&](const std::string& ranks) {
+    const test::CliResult result =
+        shell(fmt::format("{} chat demo --temp 0 --context 96 {} <{}", DSV4_BINARY, ranks,
+                          (folder_ / "input").string()));
+    EXPECT_EQ(result.exit_code, 0) << ranks << result.err;
+    return result.out;
+  };
+  const std::string one = chat("--device cpu");
+  EXPECT_GT(one.size(), 20u);
+  EXPECT_EQ(chat("--gpus cpu,cpu"), one);
+  EXPECT_EQ(chat("--gpus cpu,cpu,cpu --experts-placement whole"), one);
+}
+
 TEST_F(CliRanks, BenchmarksRun) {
   for (const char* what : {"decode demo --context 64 --steps 3", "prefill demo --tokens 64"}) {
     const test::CliResult result = dsv4(fmt::format("bench {} --gpus cpu,cpu --json", what));

@@ -264,7 +264,7 @@ class Refused(unittest.TestCase):
     def test_rank_0_fails_after_the_meeting(self):
         """While it makes its runner, and before: the others wait for it in different calls."""
         for words, line in ((["--exchange", "nccl"], "--exchange nccl is for ranks that are processes on GPUs"),
-                            (["--context", "16"], "")):
+                            (["--context", "4"], "leave no room for an answer in a context of 4")):
             said = self.ended(Ranks(2, *RUN, words_of={0: words}, places=CPU))
             self.assertIn(line, said[0])
             self.assertEqual(said[0].count("\n"), 1, said[0])
