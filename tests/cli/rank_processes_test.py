@@ -202,7 +202,7 @@ class Refused(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         begin = time.monotonic()
-        subprocess.run([BINARY, *RUN, "-n", "1", "--device", "cpu"], cwd=ROOT, check=True, capture_output=True)
+        subprocess.run([BINARY, *RUN, "--device", "cpu"], cwd=ROOT, check=True, capture_output=True)
         cls.start = time.monotonic() - begin  # all that a process does before it meets others, and more
 
     def ended(self, ranks, status=1, wait=0):
@@ -257,7 +257,8 @@ class Refused(unittest.TestCase):
             self.assertEqual(code.count(version), 1, "the text of --version")
             other.write_bytes(code.replace(version, b"\nCPX: {}\n"))
             other.chmod(0o755)
-            said = set(self.ended(Ranks(2, *RUN, program={1: str(other)}, places=CPU)))
+            models = {1: {"DSV4_MODELS": str(ROOT / "models")}}
+            said = set(self.ended(Ranks(2, *RUN, program={1: str(other)}, of_rank=models, places=CPU)))
             self.assertEqual(len(said), 1, said)
             self.assertRegex(said.pop(), r"^dsv4: a rank runs dsv4 .*CPX: .*, rank 0 dsv4 .*CPU: .*\n$")
 

@@ -72,7 +72,7 @@ std::vector<std::string> lines_of_fault(int failing, const std::function<void()>
       engine.submit(std::vector<int32_t>{1, 2, 3}, {.max_new_tokens = 20}, sink);
       while (engine.step()) {
       }
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       lines[rank] = error.what();
     }
   });
