@@ -117,11 +117,15 @@ Json measure(const ExchangeBenchOptions& options, const Devices& devices) {
     rows.push_back({{"bytes", kib << 10}, {"us", 1e6 * seconds_of_exchange(own, kib << 10)}});
   make_current(*devices.front());
   const std::unique_ptr<Probe> probe = make_probe(devices.front().get());
-  return {{"device", probe->name()},
-          {"driver", probe->driver()},
-          {"ranks", own.exchanges->world()},
-          {"processes", own.processes != nullptr},
-          {"results", rows}};
+  const Json report = {{"device", probe->name()},
+                       {"driver", probe->driver()},
+                       {"ranks", own.exchanges->world()},
+                       {"processes", own.processes != nullptr},
+                       {"results", rows}};
+  // Windows of the others are closed before any rank frees its own.
+  if (own.processes != nullptr && own.processes->id().rank != 0 && !own.processes->next())
+    own.processes->leave();
+  return report;
 }
 #endif
 
