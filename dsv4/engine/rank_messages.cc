@@ -3,7 +3,7 @@
 namespace dsv4 {
 
 void put_context(MessageWriter& to, const Context& context) {
-  to.put(context.numerics).put(context.need_batch_invariant);
+  to.put(context.numerics).put(uint8_t{context.need_batch_invariant});
   to.put(static_cast<uint64_t>(context.choices.size()));
   for (const ImplChoice& choice : context.choices)
     to.text(std::string(choice.op)).text(std::string(choice.impl));
@@ -12,7 +12,7 @@ void put_context(MessageWriter& to, const Context& context) {
 std::unique_ptr<ContextText> get_context(MessageReader& from) {
   auto text = std::make_unique<ContextText>();
   text->context.numerics = from.get<Numerics>();
-  text->context.need_batch_invariant = from.get<bool>();
+  text->context.need_batch_invariant = from.get<uint8_t>() != 0;
   const auto count = from.get<uint64_t>();
   for (uint64_t i = 0; i < count; ++i) {
     std::string op = from.text();
@@ -83,8 +83,17 @@ ForwardBatch get_batch(MessageReader& from, std::deque<std::vector<int32_t>>& ta
 namespace {
 
 void check_view(const TensorMeta& view) {
+  constexpr int64_t kMostElements = int64_t{1} << 48;  // their bytes can be counted
   if (view.rank < 0 || view.rank > kMaxRank)
-    fail(ErrorCode::kBadInput, "rank 0 sent a tensor of {} dimensions", int{view.rank});
+    fail(ErrorCode::kBadInput, "rank 0 sent a tensor of {} dimensions", view.rank);
+  if (view.dtype > DType::kBool)
+    fail(ErrorCode::kBadInput, "rank 0 sent a tensor of type {}", static_cast<int>(view.dtype));
+  int64_t elements = 1;
+  for (int axis = 0; axis < view.rank; ++axis)
+    if (view.dim(axis) < 0 || __builtin_mul_overflow(elements, view.dim(axis), &elements) ||
+        elements > kMostElements)
+      fail(ErrorCode::kBadInput, "rank 0 sent a tensor of {} in dimension {}", view.dim(axis),
+           axis);
 }
 
 std::vector<LayerCache> checked_caches(MessageReader& from) {
