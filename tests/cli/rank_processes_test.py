@@ -199,19 +199,23 @@ class Flash(unittest.TestCase):
 
 
 class Refused(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        begin = time.monotonic()
-        subprocess.run([BINARY, *RUN, "--device", "cpu"], cwd=ROOT, check=True, capture_output=True)
-        cls.start = time.monotonic() - begin  # all that a process does before it meets others, and more
+    def assert_at_once(self, spent, processes, wait=0, said=None):
+        """What is beyond the start of the processes and this wait is less than a second. Their start is timed when it counts,
+        on a machine that may have become busy: a process does all that they do before they meet, and more."""
+        start = 0
+        if spent > wait + AT_ONCE:
+            begin = time.monotonic()
+            subprocess.run([BINARY, *RUN, "--device", "cpu"], cwd=ROOT, check=True, capture_output=True)
+            start = time.monotonic() - begin
+        self.assertLess(spent, processes * start + wait + AT_ONCE, said)
 
     def ended(self, ranks, status=1, wait=0):
         """What each rank says, when all of them have ended with this status, at once after this wait."""
         begin = time.monotonic()
-        results = ranks.end()
+        results, spent = ranks.end(), time.monotonic() - begin
         said = [ranks.error(index) for index in range(len(results))]
         self.assertEqual([code for code, _ in results], [status] * len(results), said)
-        self.assertLess(time.monotonic() - begin, len(results) * self.start + AT_ONCE + wait, said)
+        self.assert_at_once(spent, len(results), wait, said)
         return said
 
     def expect(self, ranks, line, wait=0):
@@ -286,7 +290,7 @@ class Refused(unittest.TestCase):
             run = subprocess.run([BINARY, *RUN, "--gpus", places], cwd=ROOT, text=True, capture_output=True,
                                  env=os.environ | {"RANK": "3", "WORLD_SIZE": "9", "MASTER_PORT": "1"})
             self.assertEqual((run.returncode, run.stderr), (1, f"dsv4: --gpus {places}: 9 processes, at most 8 share a model\n"))
-            self.assertLess(time.monotonic() - begin, self.start + AT_ONCE)
+            self.assert_at_once(time.monotonic() - begin, 1)
 
     def test_another_placement_of_the_experts(self):
         ranks = Ranks(2, *RUN, words_of={1: ["--experts-placement", "whole"]}, places=CPU)
