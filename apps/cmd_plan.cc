@@ -120,6 +120,7 @@ void print_plan_json(const PlannedModel& model, const std::vector<MachineFit>& f
        {{"scratch", plan.workspace.step},
         {"logits", plan.workspace.logits},
         {"sampling", plan.workspace.sampling},
+        {"symmetric", plan.workspace.symmetric[0] + plan.workspace.symmetric[1]},
         {"cpu_rows", plan.workspace.kernels}}},
       {"machine", fits[0].machine.name},
       {"fits", requested.fits},

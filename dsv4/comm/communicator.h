@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "dsv4/comm/shard_id.h"
+#include "dsv4/comm/symmetric_memory.h"
 #include "dsv4/tensor/tensor.h"
 
 namespace dsv4 {
@@ -47,6 +48,11 @@ struct Gathered {
   // Rows: [rows] I32, equal on all ranks. Row i is that of the rank r where ids[i] is in
   // [ends[r - 1], ends[r]), and of rank 0 where it is nowhere. Empty: columns
   ConstTensorView ids{};
+  // In symmetric memory: the kernels before have stored this rank's part on every rank. Other ranks
+  // need not have done so.
+  bool stored = false;
+  // Likewise, but nothing is moved, on any rank: kernels read the others' parts where they are.
+  bool stays = false;
 
   bool by_rows() const { return ids.rank > 0; }
   int owner(int64_t row) const { return owner_of(ends, ids.as<int32_t>()[row]); }
@@ -61,8 +67,11 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual ShardId id() const = 0;
+  // Null: there is none, on any rank.
+  virtual SymmetricMemory* symmetric() { return nullptr; }
 
-  // Every rank gets all of each tensor.
+  // Every rank gets all of each tensor. Tensors in symmetric memory, which all are or none, are
+  // stored where the others have them.
   virtual void gather(std::span<const Gathered> tensors, const Place& place) = 0;
   // Rank 0 gets all columns in `all`, [rows, n]. `part`: the columns of the calling rank, on rank 0
   // those of `all`; there alone `all` is read.
@@ -84,8 +93,11 @@ void gather_runs_of_rows(Communicator& ranks, const TensorView& all, const Colum
 // that of several a dry run makes the calls of its step.
 class Single final : public Communicator {
  public:
-  explicit Single(ShardId id = {}) : id_(id) {}
+  // symmetric: what a dry run takes is counted there
+  explicit Single(ShardId id = {}, SymmetricMemory* symmetric = nullptr)
+      : id_(id), symmetric_(symmetric) {}
   ShardId id() const override { return id_; }
+  SymmetricMemory* symmetric() override { return symmetric_; }
   void gather(std::span<const Gathered> tensors, const Place& place) override;
   void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
                const Place& place) override;
@@ -94,6 +106,7 @@ class Single final : public Communicator {
 
  private:
   ShardId id_;
+  SymmetricMemory* symmetric_;
 };
 
 }  // namespace dsv4

@@ -1,248 +1,24 @@
 #include "dsv4/comm/device_ranks.h"
 
 #include <algorithm>
-#include <mutex>
-#include <set>
 
-#include "dsv4/base/bits.h"
-#include "dsv4/comm/exchange_launch.cuh"
-#include "dsv4/comm/nccl_group.h"
-#include "dsv4/comm/peer_memory.h"
-#include "dsv4/comm/process_memory.h"
+#include "dsv4/comm/device_rank.cuh"
 #include "dsv4/comm/rank_processes.h"
 #include "dsv4/comm/threads.h"
-#include "dsv4/comm/turns.h"
-#include "dsv4/tensor/buffer.h"
+#include "dsv4/device/current_device.h"
 
 namespace dsv4 {
-
-using exchange::ExchangedTensor;
-using exchange::ExchangeParams;
-using exchange::Fault;
-using exchange::kAlign;
-using exchange::Part;
-
 namespace {
 
-constexpr int kCtasOfShared = 8;  // of ranks that share a GPU
+// SMs of a GPU that exchanges of ranks which share it wait on. They are few, because kernels with
+// clusters of 16 CTAs want most SMs of a GPC.
+constexpr int kWaitingSms = 3;
 
 const char* name(ExchangeKind kind) {
   return kind == ExchangeKind::kPeer ? "peer" : "nccl";
 }
 
 }  // namespace
-
-// Memory of all ranks. A window has two buffers of a rank, two of words, and flags after them.
-struct DeviceRanks::Windows {
-  int world() const { return static_cast<int>(devices.size()); }
-  static constexpr int64_t kBytesOfWords =
-      2 * exchange::kWords * static_cast<int64_t>(sizeof(ptx::NumberedWord));
-  int64_t window_bytes() const {
-    return 2 * buffer_bytes + kBytesOfWords +
-           world() * exchange::kCtas * static_cast<int64_t>(sizeof(int64_t));
-  }
-  // The device of any rank of this process, and the calls of all.
-  Device& home() const {
-    return **std::ranges::find_if(devices, [](const Device* one) { return one != nullptr; });
-  }
-  template <class Body>
-  void for_own(const Body& body) const {
-    for (int r = 0; r < world(); ++r)
-      if (Device* device = devices[static_cast<size_t>(r)]; device != nullptr) body(r, *device);
-  }
-
-  std::vector<Device*> devices;  // [world]; null: of another process
-  int64_t buffer_bytes = 0, limit_ns = 0;
-  int ctas = 0;                         // of a rank, at most; all run together
-  std::unique_ptr<Turns> turns;         // null: no GPU has two ranks of this process
-  std::vector<unsigned char*> of_rank;  // [world]: windows, which one of these holds:
-  std::vector<std::unique_ptr<PeerMemory>> peers;
-  std::unique_ptr<OfferedMemory> offered;
-  std::vector<std::unique_ptr<OpenedMemory>> opened;
-  Buffer slots;  // of NCCL, [world, buffer_bytes]
-  std::mutex late_mutex;
-  std::string late;                  // why NCCL was ended
-  std::vector<Buffer> done, waited;  // [world]
-  // Host memory that all kernels of this process reach.
-  Buffer host;
-  int64_t* stop = nullptr;
-  Fault* faults = nullptr;  // [world]
-  // Null: by windows. Its thread writes what stands above, so it goes first.
-  std::unique_ptr<NcclGroup> nccl;
-};
-
-class DeviceRanks::Rank final : public Communicator {
- public:
-  Rank(Windows& windows, ShardId id) : windows_(windows), id_(id) {}
-  ShardId id() const override { return id_; }
-
-  void gather(std::span<const Gathered> tensors, const Place& place) override {
-    std::vector<Part> parts;
-    for (const Gathered& one : tensors) {
-      Part part = one.by_rows() ? rows_of(one) : columns_of(one.all, one.ends);
-      part.from = one.all.data + part.begin[rank()] * element(one.all);
-      part.from_stride = one.all.row_stride() * element(one.all);
-      parts.push_back(std::move(part));
-    }
-    exchange_all(std::move(parts), ~0u, place);
-  }
-
-  void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
-               const Place& place) override {
-    Part one = columns_of(all, ends);
-    one.from = part.data;
-    one.from_stride = part.row_stride() * element(part);
-    if (id_.rank != 0) one.all.data = nullptr;
-    exchange_all({std::move(one)}, 1, place);
-  }
-
-  void gather_rows(const TensorView& all, const ConstTensorView& owners,
-                   const Place& place) override {
-    const ColumnEnds each = column_ends(id_.world, id_.world, 1);  // rank r has the id r
-    const Gathered one[] = {{all, each, owners}};
-    gather(one, place);
-  }
-
-  void step(const std::function<void()>& enqueue) {
-    if (windows_.turns == nullptr) {
-      try {
-        enqueue();
-      } catch (...) {
-        if (windows_.nccl != nullptr) windows_.nccl->abort();  // no mark will end what waits
-        throw;
-      }
-      return mark();
-    }
-    windows_.turns->begin(id_.rank);
-    in_step_ = true;
-    try {
-      enqueue();
-    } catch (...) {
-      in_step_ = false;
-      windows_.turns->stop();
-      throw;
-    }
-    in_step_ = false;
-    windows_.turns->end(id_.rank);
-  }
-
-  // What is enqueued is to end within the limit; kernels of windows see to that themselves.
-  void mark() {
-    if (windows_.nccl != nullptr) windows_.nccl->mark(device().stream());
-  }
-
- private:
-  size_t rank() const { return static_cast<size_t>(id_.rank); }
-  size_t world() const { return static_cast<size_t>(id_.world); }
-  static int64_t element(const TensorView& view) { return item_bytes(view.dtype); }
-
-  Part columns_of(const TensorView& all, const ColumnEnds& ends) const {
-    Part part{.from = nullptr, .from_stride = 0, .all = all, .begin = {}, .count = {}};
-    for (int r = 0; r < id_.world; ++r) {
-      part.begin.push_back(first_column(ends, r));
-      part.count.push_back(ends[static_cast<size_t>(r)] - part.begin.back());
-    }
-    return part;
-  }
-
-  Part rows_of(const Gathered& one) const {
-    return {.from = nullptr,
-            .from_stride = 0,
-            .all = one.all,
-            .begin = std::vector<int64_t>(world(), 0),
-            .count = std::vector<int64_t>(world(), one.all.dim(1)),
-            .ids = one.ids.as<int32_t>(),
-            .id_ends = one.ends};
-  }
-
-  // Divided by rows where the tensors are larger than a buffer.
-  void exchange_all(std::vector<Part> parts, uint32_t receivers, const Place& place) {
-    if (id_.world == 1) return;
-    DSV4_CHECK(parts.size() <= exchange::kMaxTensors, "{}: {} tensors, at most {}",
-               to_string(place), parts.size(), exchange::kMaxTensors);
-    int64_t rows = 0, row_bytes = 0;
-    for (const Part& part : parts) {
-      rows = std::max(rows, part.all.dim(0));
-      row_bytes += align_up(part.row_bytes(), kAlign);
-    }
-    DSV4_CHECK(row_bytes <= windows_.buffer_bytes, "{}: a row of {} bytes, and a window of {}",
-               to_string(place), row_bytes, windows_.buffer_bytes);
-    cuda_check(cudaSetDevice(device().info().ordinal), "cudaSetDevice");
-    const int64_t granule = exchange::granule_of(parts);
-    const bool words = windows_.nccl == nullptr && receivers == ~0u &&
-                       rows * row_bytes <= windows_.buffer_bytes &&
-                       exchange::by_words(parts, granule, rows * row_bytes);
-    const int64_t unit = std::min(exchange::unit_of(parts, granule),
-                                  words ? exchange::kWordBytes : exchange::kAlign);
-    const int64_t step = windows_.buffer_bytes / row_bytes;
-    for (int64_t first = 0; first < rows; first += step) {
-      ExchangeParams params = common(receivers, place);
-      params.granule = static_cast<int32_t>(granule / unit);
-      int64_t window = 0;
-      for (const Part& part : parts) {
-        const int64_t count = std::clamp<int64_t>(part.all.dim(0) - first, 0, step);
-        if (count == 0) continue;
-        ExchangedTensor& t = params.tensors[params.num_tensors++];
-        t = exchanged(part, first, count, unit);
-        t.window = window;
-        const bool slots = windows_.nccl != nullptr;
-        window += align_up(count * (slots ? part.widest_bytes() : part.row_bytes()), kAlign);
-      }
-      if (words)
-        exchange::launch_words(
-            device(), exchange::words_grid(exchange::most_taken_words(parts), windows_.ctas),
-            params, unit, windows_.turns == nullptr);
-      else
-        send(params, unit, window);
-    }
-    if (in_step_) windows_.turns->pass(id_.rank);
-  }
-
-  // bytes: of the tensors in a window, or in a slot
-  void send(ExchangeParams& params, int64_t unit, int64_t bytes) {
-    if (windows_.nccl == nullptr)
-      return exchange::launch_exchange(device(), windows_.ctas, params, unit);
-    params.windows[rank()] = reinterpret_cast<unsigned char*>(windows_.slots.view().data);
-    params.buffer_bytes = bytes;
-    exchange::launch_slots(device(), params, unit, true);
-    windows_.nccl->all_gather(params.windows[rank()], bytes, device().stream());
-    if ((params.receivers >> id_.rank & 1) != 0)
-      exchange::launch_slots(device(), params, unit, false);
-  }
-
-  ExchangeParams common(uint32_t receivers, const Place& place) const {
-    ExchangeParams params{.rank = id_.rank,
-                          .world = id_.world,
-                          .num_tensors = 0,
-                          .receivers = receivers,
-                          .granule = 1,
-                          .tensors = {},
-                          .windows = {},
-                          .words = {},
-                          .flags = {},
-                          .buffer_bytes = windows_.buffer_bytes,
-                          .done = windows_.done[rank()].as<int64_t>(),
-                          .waited = windows_.waited[rank()].as<int64_t>(),
-                          .stop = windows_.stop,
-                          .fault = windows_.faults + id_.rank,
-                          .limit_ns = windows_.limit_ns,
-                          .what = place.what,
-                          .layer = place.layer};
-    for (size_t r = 0; r < world(); ++r) {
-      unsigned char* const words = windows_.of_rank[r] + 2 * windows_.buffer_bytes;
-      params.windows[r] = windows_.of_rank[r];
-      params.words[r] = reinterpret_cast<ptx::NumberedWord*>(words);
-      params.flags[r] = reinterpret_cast<int64_t*>(words + Windows::kBytesOfWords);
-    }
-    return params;
-  }
-
-  Device& device() const { return *windows_.devices[rank()]; }
-
-  Windows& windows_;
-  ShardId id_;
-  bool in_step_ = false;  // of turns
-};
 
 void DeviceRanks::begin(std::vector<Device*> devices, int64_t window_bytes,
                         std::chrono::milliseconds limit) {
@@ -284,11 +60,12 @@ DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
     fail(ErrorCode::kBadInput, "--exchange nccl is for ranks that are processes on GPUs");
   begin(std::move(devices), window_bytes, limit);
   Windows& w = *windows_;
-  std::vector<int> ordinals;
-  for (const Device* device : w.devices) ordinals.push_back(device->info().ordinal);
-  if (std::set<int>(ordinals.begin(), ordinals.end()).size() < ordinals.size()) {
+  const std::vector<int> ordinals = w.ordinals();
+  int64_t most = 1;  // ranks on a GPU
+  for (const int ordinal : ordinals) most = std::max(most, std::ranges::count(ordinals, ordinal));
+  if (most > 1) {
     w.turns = std::make_unique<Turns>(w.world(), limit);
-    w.ctas = kCtasOfShared;
+    w.ctas = std::max(1, kWaitingSms / static_cast<int>(most - 1));
   }
   w.for_own([&](int r, Device& device) {
     w.peers.push_back(
@@ -300,17 +77,17 @@ DeviceRanks::DeviceRanks(std::vector<Device*> devices, int64_t window_bytes,
 
 DeviceRanks::DeviceRanks(Device& device, ShardId id, int64_t window_bytes,
                          std::chrono::milliseconds limit, const Swap& swap)
-    : windows_(std::make_unique<Windows>()) {
+    : windows_(std::make_unique<Windows>()), swap_(swap) {
   std::vector<Device*> devices(static_cast<size_t>(id.world));
   devices[static_cast<size_t>(id.rank)] = &device;
   begin(std::move(devices), window_bytes, limit);
-  compare_kinds(swap);
-  exchange_kind() == ExchangeKind::kPeer ? open_windows(swap) : open_nccl(swap);
+  compare_kinds();
+  exchange_kind() == ExchangeKind::kPeer ? open_windows() : open_nccl();
   end();
 }
 
-void DeviceRanks::compare_kinds(const Swap& swap) const {
-  const std::vector<Bytes> kinds = swap(MessageWriter().put(exchange_kind()).bytes());
+void DeviceRanks::compare_kinds() const {
+  const std::vector<Bytes> kinds = swap_(MessageWriter().put(exchange_kind()).bytes());
   for (size_t r = 0; r < kinds.size(); ++r) {
     const auto kind = MessageReader(kinds[r]).get<ExchangeKind>();
     if (kind != exchange_kind())
@@ -319,7 +96,7 @@ void DeviceRanks::compare_kinds(const Swap& swap) const {
   }
 }
 
-void DeviceRanks::open_nccl(const Swap& swap) {
+void DeviceRanks::open_nccl() {
   Windows& w = *windows_;
   cuda_check(cudaSetDevice(w.home().info().ordinal), "cudaSetDevice");
   w.slots = Buffer(DType::kU8, {w.world(), w.buffer_bytes}, w.home().memory());
@@ -329,7 +106,7 @@ void DeviceRanks::open_nccl(const Swap& swap) {
   w.nccl = std::make_unique<NcclGroup>(
       id,
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(w.limit_ns)),
-      swap, [this](const std::string& why) {
+      swap_, [this](const std::string& why) {
         {
           const std::lock_guard lock(windows_->late_mutex);
           windows_->late = why;
@@ -339,20 +116,32 @@ void DeviceRanks::open_nccl(const Swap& swap) {
 }
 
 // Other ranks may write into a window as soon as they have its handle, so it is zeros by then.
-void DeviceRanks::open_windows(const Swap& swap) {
+void DeviceRanks::open_windows() {
   Windows& w = *windows_;
   cuda_check(cudaSetDevice(w.home().info().ordinal), "cudaSetDevice");
   w.offered = std::make_unique<OfferedMemory>(w.window_bytes());
-  const std::vector<Bytes> handles = swap(MessageWriter().put(w.offered->handle()).bytes());
-  for (size_t r = 0; r < handles.size(); ++r) {
-    if (w.devices[r] != nullptr) {
-      w.of_rank[r] = w.offered->data();
-      continue;
-    }
-    const auto handle = MessageReader(handles[r]).get<cudaIpcMemHandle_t>();
-    w.opened.push_back(std::make_unique<OpenedMemory>(handle, static_cast<int>(r)));
-    w.of_rank[r] = w.opened.back()->data();
-  }
+  w.for_own([&](int r, Device&) { w.of_rank = open_offered(*w.offered, r, swap_, w.opened); });
+}
+
+void DeviceRanks::make_symmetric(int r, const SymmetricBytes& bytes) {
+  Windows& w = *windows_;
+  if (w.nccl != nullptr || world() == 1 || bytes == SymmetricBytes{}) return;
+  const VisitDevice visit(*w.devices[static_cast<size_t>(r)], w.home());
+  if (w.symmetric == nullptr) w.symmetric = std::make_unique<SymmetricRanks>(world());
+  swap_ != nullptr ? w.symmetric->open(r, bytes, swap_) : w.symmetric->add(r, bytes, w.ordinals());
+}
+
+// Errors of CUDA are left to the end of the program.
+void DeviceRanks::close_others() {
+  abort();
+  Windows& w = *windows_;
+  w.for_own([](int, Device& device) {
+    cudaSetDevice(device.info().ordinal);
+    cudaStreamSynchronize(device.stream());
+  });
+  w.nccl.reset();
+  w.opened.clear();
+  if (w.symmetric != nullptr) w.symmetric->close_others();
 }
 
 DeviceRanks::~DeviceRanks() {
@@ -377,6 +166,10 @@ Communicator& DeviceRanks::rank(int r) {
 
 void DeviceRanks::step(int r, const std::function<void()>& enqueue) {
   ranks_.at(static_cast<size_t>(r))->step(enqueue);
+}
+
+void DeviceRanks::pass_turn(int r) {
+  if (windows_->turns != nullptr) windows_->turns->pass(r);
 }
 
 double DeviceRanks::waited(int r) const {
@@ -462,6 +255,7 @@ DeviceRanks& device_exchanges(RankProcesses& group, Device& device,
         device, group.id(), kExchangeWindowBytes, limit,
         [&](const Bytes& own) { return group.swap(own, "the other ranks load"); });
     group.on_end([ranks = exchanges.get()] { ranks->abort(); });
+    group.on_close([ranks = exchanges.get()] { ranks->close_others(); });
   }
   exchanges->set_limit(limit);
   return *exchanges;

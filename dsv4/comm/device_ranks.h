@@ -12,6 +12,8 @@
 //
 // A rank that is a process has this object for itself alone, and windows of the others in it.
 //
+// Tensors in memory that all ranks share (symmetric_memory.h) need no windows.
+//
 // A rank waits for the others no longer than the limit. Then, or after abort(), no rank waits any
 // more, what the exchanges give has no meaning, and check() throws RanksStopped.
 
@@ -41,8 +43,6 @@ class DeviceRanks {
   // rows than fit is divided. Throws kUnsupported where GPUs do not reach each other's memory, or
   // where what one of them stores does not arrive.
   DeviceRanks(std::vector<Device*> devices, int64_t window_bytes, std::chrono::milliseconds limit);
-  // Gives all ranks some bytes and returns those of each: RankProcesses::swap()
-  using Swap = std::function<std::vector<Bytes>(const Bytes&)>;
   // A rank that is a process; all of them make this at the same time, with equal sizes. Throws as
   // above.
   DeviceRanks(Device& device, ShardId id, int64_t window_bytes, std::chrono::milliseconds limit,
@@ -54,15 +54,24 @@ class DeviceRanks {
   int world() const;
   // How long kernels of exchanges that are enqueued from now on wait.
   void set_limit(std::chrono::milliseconds limit);
+  // Makes symmetric memory of a rank of this process, with halves of so many bytes, which are equal
+  // on all ranks. Processes call this at the same time. Ranks have symmetric memory as soon as all
+  // of them have; with NCCL they get none.
+  void make_symmetric(int r, const SymmetricBytes& bytes);
   // A rank of this process. Its tensors are in memory of the rank's device.
   Communicator& rank(int r);
   // What the thread of a rank enqueues in a step. It may throw RanksStopped.
   void step(int r, const std::function<void()>& enqueue);
+  // In a step: where ranks share a GPU, lets all of them get as far before this one goes on.
+  void pass_turn(int r);
   // Seconds that the kernels of a rank have waited for others. Waits for its device, the current
   // one.
   double waited(int r) const;
   // Ends all exchanges of this process, from any thread.
   void abort();
+  // Closes memory of other processes, of which no exchange is wanted any more, so that these may
+  // free it. Throws nothing.
+  void close_others();
   // After a wait for the devices: throws RanksStopped when an exchange ended without its values.
   void check() const;
 
@@ -73,13 +82,14 @@ class DeviceRanks {
   // What the constructors have in common, before the windows and after them.
   void begin(std::vector<Device*> devices, int64_t window_bytes, std::chrono::milliseconds limit);
   void end();
-  void compare_kinds(const Swap& swap) const;
-  void open_windows(const Swap& swap);
-  void open_nccl(const Swap& swap);
+  void compare_kinds() const;
+  void open_windows();
+  void open_nccl();
   void probe();
   void probe(int64_t bytes);  // of a tensor
 
   std::unique_ptr<Windows> windows_;
+  const Swap swap_;                           // null: all ranks are of this process
   std::vector<std::unique_ptr<Rank>> ranks_;  // [world]; null: of another process
 };
 

@@ -20,6 +20,11 @@
 // every other rank has raised a flag of e + 1, so when their kernels of e have ended and have read
 // the buffer of e. For this, every rank raises its flags in every exchange, also where it has
 // nothing to give. Exchanges of few bytes go another way (exchange_words.cuh).
+//
+// A tensor in symmetric memory (symmetric_memory.h) needs no window: share b of a rank's values
+// goes to where the others have the tensor, and nothing is copied there. Where kernels before have
+// stored them already, a rank only raises its flags; the others do not notice. Where no rank moves
+// anything, one CTA is enough: a flag is written by its rank alone, whatever the grid is.
 
 #pragma once
 
@@ -30,6 +35,13 @@ namespace dsv4::exchange {
 
 inline constexpr int kMaxRanks = 8, kMaxTensors = 2;
 inline constexpr int kCtas = 128, kThreads = 512;  // of a rank
+
+// How the values of a rank reach the others.
+enum class Way : uint8_t {
+  kWindow,  // through their windows
+  kDirect,  // stored where they have the tensor
+  kStored,  // they are there
+};
 
 // A tensor of which every rank has some columns, or some rows. Sizes are in units of the kernel's
 // type, the offset in the window in bytes.
@@ -45,6 +57,7 @@ struct ExchangedTensor {
   // nowhere; null: each rank gives its columns
   const int32_t* ids;
   int32_t ends[kMaxRanks];
+  Way way;
 
   __device__ int owner(uint32_t row, int world) const {
     const int32_t id = ids[row];
@@ -69,6 +82,7 @@ struct ExchangeParams {
   ExchangedTensor tensors[kMaxTensors];
   unsigned char* windows[kMaxRanks];
   ptx::NumberedWord* words[kMaxRanks];  // of exchange_words.cuh
+  int64_t distance[kMaxRanks];          // to symmetric memory of each rank, from that of this one
   int64_t* flags[kMaxRanks];
   int64_t buffer_bytes;
   int64_t* done;    // [kCtas]: exchanges of this rank, one number; a CTA reads its own place
@@ -120,12 +134,16 @@ __device__ void store_to_others(const ExchangeParams& p, const ExchangedTensor& 
   const auto load = [&](uint32_t row, uint32_t column) {
     return from[row * t.from_stride + column];
   };
+  const bool direct = t.way == Way::kDirect;
+  const int64_t stride = direct ? t.to_stride : t.columns;
   const auto store = [&](uint32_t row, uint32_t column, const Unit& value) {
     if (t.ids != nullptr && t.owner(row, p.world) != p.rank) return;
-    const int64_t at = static_cast<int64_t>(row) * t.columns + first + column;
+    const int64_t at = row * stride + first + column;
     for (int r = 0; r < p.world; ++r) {
       if (r == p.rank || (p.receivers >> r & 1) == 0) continue;
-      reinterpret_cast<Unit*>(p.windows[r] + buffer + t.window)[at] = value;
+      auto* const to = direct ? static_cast<unsigned char*>(t.to) + p.distance[r]
+                              : p.windows[r] + buffer + t.window;
+      reinterpret_cast<Unit*>(to)[at] = value;
     }
   };
   move_share<Unit>(t.rows, t.count[p.rank], p.granule, share, load, store);
@@ -163,10 +181,11 @@ __device__ void give(const ExchangeParams& p, int64_t number, int cta, int ctas)
   const int threads = static_cast<int>(blockDim.x) / 2, thread = static_cast<int>(threadIdx.x);
   const int64_t buffer = number % 2 * p.buffer_bytes;
   const Share share{cta, ctas, thread, threads};
-  for (int i = 0; i < p.num_tensors; ++i) store_to_others<Unit>(p, p.tensors[i], buffer, share);
+  for (int i = 0; i < p.num_tensors; ++i)
+    if (p.tensors[i].way != Way::kStored) store_to_others<Unit>(p, p.tensors[i], buffer, share);
   ptx::barrier_sync(1, threads);  // all of them have stored
   if (thread < p.world && thread != p.rank)
-    ptx::raise_flag(p.flags[thread] + p.rank * ctas + cta, number);
+    ptx::raise_flag(p.flags[thread] + p.rank * kCtas + cta, number);
 }
 
 // The warps that copy. Each waits for itself, and copies nothing when a rank did not come.
@@ -177,14 +196,15 @@ __device__ void take(const ExchangeParams& p, int64_t number, int cta, int ctas)
   const int r = thread % 32;
   bool came = true;
   if (r < p.world && r != p.rank)
-    came = ptx::wait_for_flag(p.flags[p.rank] + r * ctas + cta, number, p.stop, p.limit_ns);
+    came = ptx::wait_for_flag(p.flags[p.rank] + r * kCtas + cta, number, p.stop, p.limit_ns);
   if (!came) leave(p, r);
   if (!__all_sync(~0u, came)) return;
   __syncwarp();  // what the lanes that waited have seen
   const int64_t buffer = number % 2 * p.buffer_bytes;
   const Share share{cta, ctas, thread, threads};
   for (int i = 0; i < p.num_tensors; ++i)
-    if (p.tensors[i].to != nullptr) copy_from_others<Unit>(p, p.tensors[i], buffer, share);
+    if (p.tensors[i].to != nullptr && p.tensors[i].way == Way::kWindow)
+      copy_from_others<Unit>(p, p.tensors[i], buffer, share);
 }
 
 // The end of an exchange that CTA `cta` of `ctas` began at `begin`. Grids of several sizes follow

@@ -41,6 +41,8 @@ struct Part {
   std::vector<int64_t> begin, count;  // [world], columns
   const int32_t* ids = nullptr;       // [rows]; null: columns
   ColumnEnds id_ends{};               // [world]
+  Way way = Way::kWindow;
+  bool stays = false;  // with kStored: of all ranks
 
   int64_t row_bytes() const { return all.dim(1) * item_bytes(all.dtype); }
   // What the rank has that has most of a row.
@@ -117,7 +119,8 @@ inline ExchangedTensor exchanged(const Part& part, int64_t first_row, int64_t ro
                     .begin = {},
                     .count = {},
                     .ids = part.ids == nullptr ? nullptr : part.ids + first_row,
-                    .ends = {}};
+                    .ends = {},
+                    .way = part.way};
   for (size_t r = 0; r < part.id_ends.size(); ++r)
     t.ends[r] = static_cast<int32_t>(part.id_ends[r]);
   if (part.all.data != nullptr) t.to = part.all.data + first_row * to_stride;

@@ -13,8 +13,10 @@ class Device;
 
 class LocalCopies final : public Communicator {
  public:
-  LocalCopies(Device& device, ShardId id) : device_(device), id_(id) {}
+  // bytes: of the halves that a rank beside others has
+  LocalCopies(Device& device, ShardId id, const SymmetricBytes& bytes);
   ShardId id() const override { return id_; }
+  SymmetricMemory* symmetric() override { return &symmetric_; }
   void gather(std::span<const Gathered> tensors, const Place& place) override;
   void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
                const Place& place) override;
@@ -27,6 +29,7 @@ class LocalCopies final : public Communicator {
 
   Device& device_;
   const ShardId id_;
+  SymmetricMemory symmetric_;  // without mirrors
 };
 
 }  // namespace dsv4

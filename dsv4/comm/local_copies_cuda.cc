@@ -6,6 +6,14 @@
 
 namespace dsv4 {
 
+LocalCopies::LocalCopies(Device& device, ShardId id, const SymmetricBytes& bytes)
+    : device_(device), id_(id) {
+  for (size_t half = 0; half < kSymmetricHalves; ++half) {
+    symmetric_.halves[half] = Scratch(device.memory());
+    symmetric_.halves[half].reserve(bytes[half]);
+  }
+}
+
 void LocalCopies::fill(const TensorView& own, const TensorView& all, const ColumnEnds& ends) {
   const auto size = static_cast<size_t>(item_bytes(all.dtype));
   for (int rank = 0; rank < id_.world; ++rank) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -17,6 +18,8 @@
 namespace dsv4 {
 
 using Bytes = std::vector<std::byte>;
+// Gives all ranks some bytes and returns those of each: RankProcesses::swap()
+using Swap = std::function<std::vector<Bytes>(const Bytes&)>;
 
 class MessageWriter {
  public:

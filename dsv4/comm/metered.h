@@ -21,6 +21,7 @@ class Metered final : public Communicator {
  public:
   Metered(Communicator& inner, ExchangeCounts& counts) : inner_(inner), counts_(counts) {}
   ShardId id() const override { return inner_.id(); }
+  SymmetricMemory* symmetric() override { return inner_.symmetric(); }
 
   void gather(std::span<const Gathered> tensors, const Place& place) override {
     const Timer timer(counts_);

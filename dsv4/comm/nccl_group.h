@@ -25,7 +25,6 @@ struct NcclFunctions;
 
 class NcclGroup {
  public:
-  using Swap = std::function<std::vector<Bytes>(const Bytes&)>;
   // All ranks make it at the same time, on the current device. Throws kUnsupported where there is
   // no library, or where NCCL refuses, with its reason. late(): by a thread, once, when what was
   // marked has not ended within the limit, or NCCL says that it failed

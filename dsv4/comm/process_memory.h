@@ -8,6 +8,10 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "dsv4/comm/message.h"
 
 namespace dsv4 {
 
@@ -41,5 +45,10 @@ class OpenedMemory {
  private:
   void* data_ = nullptr;
 };
+
+// Offers memory to the other processes and opens what they offer at the same time. Returns the
+// memory of each rank; `own` is that of this one.
+std::vector<unsigned char*> open_offered(const OfferedMemory& own, int rank, const Swap& swap,
+                                         std::vector<std::unique_ptr<OpenedMemory>>& opened);
 
 }  // namespace dsv4

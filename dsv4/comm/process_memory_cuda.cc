@@ -46,4 +46,20 @@ OpenedMemory::OpenedMemory(const cudaIpcMemHandle_t& handle, int rank) {
         "cudaIpcOpenMemHandle", fmt::format("memory of rank {}'s GPU cannot be reached", rank));
 }
 
+std::vector<unsigned char*> open_offered(const OfferedMemory& own, int rank, const Swap& swap,
+                                         std::vector<std::unique_ptr<OpenedMemory>>& opened) {
+  const std::vector<Bytes> handles = swap(MessageWriter().put(own.handle()).bytes());
+  std::vector<unsigned char*> of_rank;
+  for (int r = 0; r < static_cast<int>(handles.size()); ++r) {
+    if (r == rank) {
+      of_rank.push_back(own.data());
+      continue;
+    }
+    const auto handle = MessageReader(handles[static_cast<size_t>(r)]).get<cudaIpcMemHandle_t>();
+    opened.push_back(std::make_unique<OpenedMemory>(handle, r));
+    of_rank.push_back(opened.back()->data());
+  }
+  return of_rank;
+}
+
 }  // namespace dsv4

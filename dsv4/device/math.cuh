@@ -5,10 +5,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "dsv4/formats/float16.h"
-#include "dsv4/tensor/dtype.h"
+#include "dsv4/tensor/tensor.h"
 
 namespace dsv4 {
 
@@ -84,6 +85,15 @@ __device__ inline float block_sum(float x, float* shared) {
   if (lane == 0) shared[warp] = x;
   __syncthreads();
   return warp_sum(lane < warps ? shared[lane] : 0.f);
+}
+
+// A store to all places of a value. A kernel does not wait until other GPUs have it; a later kernel
+// of the stream finds that it arrived.
+template <class T>
+__device__ inline void store_mirrored(T* to, const T& value, const Mirrors& mirrors) {
+  *to = value;
+  for (int i = 0; i < mirrors.count; ++i)
+    *reinterpret_cast<T*>(reinterpret_cast<std::byte*>(to) + mirrors.distance[i]) = value;
 }
 
 }  // namespace dsv4

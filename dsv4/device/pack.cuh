@@ -41,13 +41,18 @@ __device__ inline void load(const T* from, float* to) {
   for (int i = 0; i < kN; ++i) to[i] = to_float(pack.value[i]);
 }
 
-// Rounds to the element type.
+// Rounded to the element type.
 template <int kN, class T>
-__device__ inline void store(T* to, const float* from) {
+__device__ inline Pack<T, kN> packed(const float* from) {
   Pack<T, kN> pack;
 #pragma unroll
   for (int i = 0; i < kN; ++i) pack.value[i] = from_float<T>(from[i]);
-  *reinterpret_cast<Pack<T, kN>*>(to) = pack;
+  return pack;
+}
+
+template <int kN, class T>
+__device__ inline void store(T* to, const float* from) {
+  *reinterpret_cast<Pack<T, kN>*>(to) = packed<kN, T>(from);
 }
 
 }  // namespace dsv4

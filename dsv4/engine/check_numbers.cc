@@ -10,6 +10,7 @@
 #include "dsv4/ops/model/embed/embed.h"
 #include "dsv4/ops/model/moe/moe.h"
 #include "dsv4/ops/model/moe/moe_hidden.h"
+#include "dsv4/ops/model/moe/moe_output.h"
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 #include "dsv4/ops/parts/compressor/compressor.h"
 #include "dsv4/ops/parts/experts/experts.h"
@@ -110,6 +111,9 @@ Traced trace(const MoeArgs& a) {
 Traced trace(const MoeHiddenArgs& a) {
   return {{a.routed.is_part() ? ConstTensorView() : a.hidden, a.shared_hidden}, a.gate.data.data};
 }
+Traced trace(const MoeOutputArgs& a) {
+  return {{a.acc}, a.shared.file()[0].w2.data.data};
+}
 
 template <class Args>
 bool trace_as(const OpCall& call, const Op<Args>& op, Traced& traced) {
@@ -166,10 +170,10 @@ void CheckNumbers::observe(const OpCall& call) {
   const Device* const device = call.context().device;
   if (device != nullptr && device->is_dry_run()) return call.run();  // its tensors have no memory
 #endif
-  const Traced traced =
-      trace_one_of(call, embed, rms_norm, head_norm, rope, quantize_q8, fake_quant, hadamard,
-                   linear, hc_pre, hc_post, hc_head, hc_mean, compressor, index_scores, sparse_mla,
-                   router, experts, experts_hidden, experts_output, experts_sum, moe_hidden, moe);
+  const Traced traced = trace_one_of(
+      call, embed, rms_norm, head_norm, rope, quantize_q8, fake_quant, hadamard, linear, hc_pre,
+      hc_post, hc_head, hc_mean, compressor, index_scores, sparse_mla, router, experts,
+      experts_hidden, experts_output, experts_sum, moe_hidden, moe_output, moe);
   const auto named = names_.find(traced.weight);
   const bool own = traced.weight != nullptr && named != names_.end();
   if (own) latest_ = named->second;

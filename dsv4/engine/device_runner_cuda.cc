@@ -182,7 +182,7 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
     fail(ErrorCode::kUnsupported,
          "{} ranks for {} groups of heads: give as many GPUs as groups at most, or --deterministic",
          model.id().world, model.config().o_groups);
-  if (alone) alone_.emplace(device_, model.id());
+  if (alone) alone_.emplace(device_, model.id(), workspace_.symmetric);
   if (ranks_ != nullptr) metered_.emplace(ranks_->rank(model.id().rank), exchanges_);
   if (limits.draft_head) draft_head_ = DraftHead(model, device_.memory());
   list_scratch_.reserve(list_mirror_.view().numel());
@@ -192,6 +192,7 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
   if (ranks_ != nullptr) {
     if (device_.workspace().reserved_bytes() == 0) device_.workspace().reserve(workspace_.kernels);
     lt_prepare(device_);
+    ranks_->make_symmetric(model.id().rank, workspace_.symmetric);
   }
   if (ExpertStore* const store = model.expert_store(); store != nullptr) {
     waves_ = make_store_waves(device_, *store);
@@ -205,7 +206,8 @@ std::vector<RankStats> DeviceRunner::rank_stats() {
   RankStats stats = stats_;
   stats.received_bytes = exchanges_.received_bytes;
   if (ranks_ != nullptr) stats.wait_seconds = ranks_->waited(model_.id().rank);
-  stats.workspace_bytes = scratch_bytes() + list_mirror_.view().bytes();
+  stats.workspace_bytes = scratch_bytes() + list_mirror_.view().bytes() + workspace_.symmetric[0] +
+                          workspace_.symmetric[1];
   stats.device_memory = device_memory(&device_);
   return {stats};
 }
@@ -334,13 +336,17 @@ void DeviceRunner::run_captured(Captured& captured, const TensorView& logits,
                                 const std::function<void()>& enqueue) {
   if (!std::exchange(captured.run, true)) return enqueue();
   const int64_t received = exchanges_.received_bytes;
+  bool recorded = true;
   if (!captured.graph) {
     captured.graph = Graph::capture(device_, enqueue);
   } else if (captured.workspace != scratch_bytes() || captured.logits != logits.data) {
     captured.graph->update(device_, enqueue);
   } else {
     exchanges_.received_bytes += captured.received_bytes;
+    recorded = false;
   }
+  // A graph cannot be made on a GPU where that of another rank runs and waits.
+  if (recorded && ranks_ != nullptr) ranks_->pass_turn(model_.id().rank);
   captured.received_bytes = exchanges_.received_bytes - received;
   captured.workspace = scratch_bytes();
   captured.logits = logits.data;

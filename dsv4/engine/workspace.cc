@@ -4,6 +4,7 @@
 #include <map>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/comm/rank_processes.h"
 #include "dsv4/engine/captured_steps.h"
 #include "dsv4/engine/draft_buffers.h"
 #include "dsv4/engine/draft_head.h"
@@ -72,6 +73,13 @@ class DryContext {
   std::unique_ptr<Device> device_;
 #endif
 };
+
+// Kernels are chosen as where the other ranks are there.
+SymmetricMemory counting_symmetric(const ShardId& id) {
+  SymmetricMemory counted{.halves = {Scratch::counting(), Scratch::counting()}, .mirrors = {}};
+  counted.mirrors.count = std::min(id.world - 1, Mirrors::kMost);
+  return counted;
+}
 
 // With everything that a row can bring.
 void sample_nothing(const Context& context, int64_t rows, int64_t vocab) {
@@ -151,10 +159,15 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
     plan.activations = std::max(plan.activations, taken.activations);
     plan.step = std::max(plan.step, taken.lists + taken.activations);
   };
+  SymmetricMemory counted = counting_symmetric(model.id());
+  const bool shares = !host && exchange_kind() == ExchangeKind::kPeer;
+  Single rank(model.id(), shares ? &counted : nullptr);
   for (StepExtents step : largest_steps(model, limits, !host)) {
     step.enters = limits.drafter;
-    count(dry_run(model, dry.context(), step, cache.layers()));
+    count(dry_run(model, dry.context(), step, cache.layers(), &rank));
   }
+  for (size_t half = 0; half < kSymmetricHalves; ++half)
+    plan.symmetric[half] = counted.halves[half].peak_bytes();
   if (limits.drafter != DrafterKind::kNone) {
     const int64_t rows = draft_logits_rows(config, limits);
     const WeightView head = draft_head_shape(model);

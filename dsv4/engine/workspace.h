@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include "dsv4/comm/symmetric_memory.h"
 #include "dsv4/engine/cache_plan.h"
 #include "dsv4/engine/sample_lists.h"
 #include "dsv4/model/model.h"
@@ -21,7 +22,11 @@ struct Workspace {
   // The sampler's lists (sample_lists.h); on a device as much again is page-locked host memory.
   int64_t sampling = 0;
   int64_t drafter = 0;  // DraftBuffers and DraftHead
-  int64_t total() const { return step + logits + kernels + sampling + drafter; }
+  // What ranks on GPUs take of memory that all of them write (comm/symmetric_memory.h).
+  SymmetricBytes symmetric{};
+  int64_t total() const {
+    return step + logits + kernels + sampling + drafter + symmetric[0] + symmetric[1];
+  }
 };
 
 // Where the lists of the sampler are, and their bounds.

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "dsv4/model/ranks.h"
 #include "dsv4/model/step.h"
 #include "dsv4/ops/model/hc_boundary/hc_boundary.h"
 #include "dsv4/ops/parts/mhc/mhc.h"
@@ -21,7 +22,9 @@ class HyperStreams {
       : step_(step),
         streams_(streams),
         x_(step.activation({step.num_tokens, step.config.hidden_size})),
-        sum_(step.scratch.take(DType::kF32, {step.num_tokens, step.config.hidden_size})) {
+        outputs_(exchanged_scratch(step, SymmetricHalf::kOutput)),
+        scope_(outputs_),
+        sum_(outputs_.take(DType::kF32, {step.num_tokens, step.config.hidden_size})) {
     const int64_t t = step.num_tokens, m = step.config.hc_mult;
     for (Gates& gates : gates_) {
       gates = {.post = step.scratch.take(DType::kF32, {t, m}),
@@ -39,9 +42,32 @@ class HyperStreams {
 
   // From what the block before wrote, if there is one, to the input of the next block.
   HcBoundaryArgs boundary(const HyperWeights& hc, const ConstTensorView& norm) {
-    const ModelConfig& m = step_.config;
     std::swap(gates_[0], gates_[1]);
-    return {.y = y_,
+    HcBoundaryArgs args = boundary_args(hc, norm, y_);
+    if (y_.rank > 0 && step_.outputs_stay) args.y_homes = homes_of_output(step_);
+    return args;
+  }
+
+  // Whether boundaries with weights like these read outputs that stay with the ranks that computed
+  // them (Step::outputs_stay).
+  bool may_stay(const HyperWeights& hc, const ConstTensorView& norm) const {
+    HcBoundaryArgs args = boundary_args(hc, norm, sum_);
+    args.y_homes = homes_of_output(step_);
+    return accepts(hc_boundary, step_.context, args);
+  }
+
+  // Takes the output of the last block, which no other follows.
+  void finish() {
+    if (step_.outputs_stay) gather_output(step_, y_);
+    hc_post(step_.context,
+            {.y = y_, .post = gates_[0].post, .comb = gates_[0].comb, .streams = streams_});
+  }
+
+ private:
+  HcBoundaryArgs boundary_args(const HyperWeights& hc, const ConstTensorView& norm,
+                               const ConstTensorView& y) const {
+    const ModelConfig& m = step_.config;
+    return {.y = y,
             .y_post = gates_[1].post,
             .y_comb = gates_[1].comb,
             .hc = hc,
@@ -55,13 +81,6 @@ class HyperStreams {
             .comb = gates_[0].comb};
   }
 
-  // Takes the output of the last block, which no other follows.
-  void finish() {
-    hc_post(step_.context,
-            {.y = y_, .post = gates_[0].post, .comb = gates_[0].comb, .streams = streams_});
-  }
-
- private:
   struct Gates {
     TensorView post, comb;  // [T, m], [T, m, m] f32
   };
@@ -69,9 +88,11 @@ class HyperStreams {
   Step& step_;
   TensorView streams_;  // [T, m, D]
   TensorView x_;        // [T, D]
-  TensorView sum_;      // [T, D] f32
-  TensorView y_;        // [T, D] in sum_, of the block before; rank 0: none
-  Gates gates_[2];      // of the latest boundary; of the one before
+  Scratch& outputs_;    // where sum_ is taken, with
+  Scratch::Scope scope_;
+  TensorView sum_;  // [T, D] f32
+  TensorView y_;    // [T, D] in sum_, of the block before; rank 0: none
+  Gates gates_[2];  // of the latest boundary; of the one before
 };
 
 }  // namespace dsv4

@@ -6,14 +6,40 @@
 #include "dsv4/model/weight_table.h"
 #include "dsv4/ops/model/embed/embed.h"
 #include "dsv4/ops/model/moe/moe_hidden.h"
+#include "dsv4/ops/model/moe/moe_output.h"
 #include "dsv4/ops/parts/linear/projection.h"
 #include "dsv4/ops/parts/quant/quant.h"
 
 namespace dsv4 {
 namespace {
 
+// Null for a step of few tokens, whose exchanges are shorter by words (comm/exchange_words.cuh).
+SymmetricMemory* symmetric_memory(const Step& step) {
+  return step.token_ends.empty() ? nullptr : step.ranks->symmetric();
+}
+
 TensorView columns_of(const TensorView& all, const ShardId& id, const ColumnEnds& ends) {
   return all.slice(1, first_column(ends, id.rank), ends[static_cast<size_t>(id.rank)]);
+}
+
+// Runs an op, and has it store what it computes on all ranks, if an implementation can. Whether one
+// did: Gathered::stored.
+template <class Args>
+bool run_mirrored(const Step& step, const Op<Args>& op, Args args) {
+  SymmetricMemory* const memory = symmetric_memory(step);
+  if (memory != nullptr) args.mirrors = memory->mirrors;
+  const bool stored = !args.mirrors.empty() && accepts(op, step.context, args);
+  if (!stored) args.mirrors = {};
+  op(step.context, args);
+  return stored;
+}
+
+// Likewise for an output. One that stays is where it has to be.
+template <class Args>
+bool run_stored(const Step& step, const Op<Args>& op, const Args& args) {
+  if (!step.outputs_stay) return run_mirrored(step, op, args);
+  op(step.context, args);
+  return true;
 }
 
 // Ends of the columns that stand for rows of a weight, cut by blocks.
@@ -21,12 +47,40 @@ ColumnEnds ends_of_blocks(const Step& step, int64_t n) {
   return column_ends(step.ranks->id().world, n, kByBlock.unit);
 }
 
-void gather(const Step& step, const TensorView& all, const ColumnEnds& ends, const Place& place) {
-  const Gathered one[] = {{all, ends}};
+void gather(const Step& step, const TensorView& all, const ColumnEnds& ends, const Place& place,
+            bool stored = false, bool stays = false) {
+  const Gathered one[] = {{.all = all, .ends = ends, .stored = stored, .stays = stays}};
   step.ranks->gather(one, place);
 }
 
 }  // namespace
+
+Scratch& exchanged_scratch(const Step& step, SymmetricHalf half) {
+  SymmetricMemory* const memory = symmetric_memory(step);
+  return memory == nullptr ? step.scratch : memory->half(half);
+}
+
+// Ranks with whole experts sum all columns themselves.
+bool outputs_may_stay(const Step& step, const MoeWeights& weights) {
+  const SymmetricMemory* const memory = symmetric_memory(step);
+  return memory != nullptr && !memory->mirrors.empty() && !weights.own;
+}
+
+ColumnHomes homes_of_output(const Step& step) {
+  const ShardId id = step.ranks->id();
+  const ColumnEnds ends = ends_of_blocks(step, step.config.hidden_size);
+  const Mirrors mirrors = step.ranks->symmetric()->mirrors;  // in order of the other ranks
+  ColumnHomes homes{.count = id.world};
+  for (int r = 0, other = 0; r < id.world; ++r) {
+    homes.end[r] = static_cast<int32_t>(ends[static_cast<size_t>(r)]);
+    homes.distance[r] = r == id.rank ? 0 : mirrors.distance[other++];
+  }
+  return homes;
+}
+
+void gather_output(const Step& step, const TensorView& y) {
+  gather(step, y, ends_of_blocks(step, step.config.hidden_size), {"gather the last output"});
+}
 
 ColumnEnds share_tokens(const Step& step, int64_t least) {
   // A rank with all tokens could take other kernels than those without.
@@ -94,16 +148,26 @@ void product_of_codes(const Step& step, const TensorView& u, const ColumnEnds& g
   const int64_t t = u.dim(0), k = u.dim(1);
   ColumnEnds blocks;
   for (const int64_t end : groups) blocks.push_back(end / kQ8);
-  const TensorView codes = step.scratch.take(DType::kE4M3, {t, k});
-  const TensorView scales = step.scratch.take(DType::kE8M0, {t, k / kQ8});
+  Scratch& scratch = exchanged_scratch(step, SymmetricHalf::kInner);
+  const Scratch::Scope scope(scratch);
+  const TensorView codes = scratch.take(DType::kE4M3, {t, k});
+  const TensorView scales = scratch.take(DType::kE8M0, {t, k / kQ8});
+  bool stored = true;
   if (const TensorView own = columns_of(u, id, groups); own.dim(1) > 0)
-    quantize_q8(step.context, {.x = own,
-                               .codes = columns_of(codes, id, groups),
-                               .scales = columns_of(scales, id, blocks),
-                               .group = kQ8});
-  // One after the other: an exchange of both would move the codes in units of the few scales.
-  gather(step, codes, groups, {"gather codes of u", step.layer});
-  gather(step, scales, blocks, {"gather scales of u", step.layer});
+    stored = run_mirrored(step, quantize_q8,
+                          {.x = own,
+                           .codes = columns_of(codes, id, groups),
+                           .scales = columns_of(scales, id, blocks),
+                           .group = kQ8});
+  if (symmetric_memory(step) != nullptr) {
+    const Gathered both[] = {{.all = codes, .ends = groups, .stored = stored},
+                             {.all = scales, .ends = blocks, .stored = stored}};
+    step.ranks->gather(both, {"gather codes of u", step.layer});
+  } else {
+    // One after the other: an exchange of both would move the codes in units of the few scales.
+    gather(step, codes, groups, {"gather codes of u", step.layer});
+    gather(step, scales, blocks, {"gather scales of u", step.layer});
+  }
   if (w.n > 0) linear(step.context, {.x = codes, .x_scale = scales, .weight = w, .out = y});
 }
 
@@ -132,7 +196,7 @@ void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
     const ProjectionScope codes(step.context);
     if (weights.wo_b.n > 0) Projection(step.context, u).into(weights.wo_b, own);
   }
-  gather(step, y, columns, {"gather y of attention", step.layer});
+  gather(step, y, columns, {"gather y of attention", step.layer}, false, step.outputs_stay);
 }
 
 namespace {
@@ -141,38 +205,54 @@ namespace {
 struct Moe {
   const Step& step;
   const MoeWeights& weights;
-  TensorView chosen;       // [t, k] I32
-  TensorView h, shared_h;  // [t * k, I], [t, I of the shared expert]
+  TensorView logits, chosen;  // [t, e] f32, [t, k] I32
+  TensorView h, shared_h;     // [t * k, I], [t, I of the shared expert]
 
-  Moe(const Step& s, const MoeWeights& w) : step(s), weights(w) {
+  // hidden: where h and shared_h are taken
+  Moe(const Step& s, const MoeWeights& w, Scratch& hidden) : step(s), weights(w) {
     const ModelConfig& m = s.config;
     const int64_t t = s.num_tokens, k = m.experts_per_token;
+    logits = s.scratch.take(DType::kF32, {t, m.num_experts});
     chosen = s.scratch.take(DType::kI32, {t, k});
-    h = s.scratch.take(s.act, {t * k, m.expert_dim});
-    shared_h = s.scratch.take(s.act, {t, m.expert_dim * m.shared_experts});
+    h = hidden.take(s.act, {t * k, m.expert_dim});
+    shared_h = hidden.take(s.act, {t, m.expert_dim * m.shared_experts});
   }
 
   // Router and first halves. hidden, shared_hidden: what this rank computes of h and shared_h
-  FirstHalf run_hidden(const HcBoundaryArgs& boundary, const TensorView& hidden,
-                       const TensorView& shared_hidden) const {
+  MoeHiddenArgs hidden_args(const HcBoundaryArgs& boundary, const TensorView& hidden,
+                            const TensorView& shared_hidden, FirstHalf& first) const {
     const ModelConfig& m = step.config;
-    FirstHalf first;
-    moe_hidden(step.context, {.x = boundary.x,
-                              .boundary = boundary,
-                              .ids = step.ids,
-                              .gate = weights.gate,
-                              .bias = weights.bias,
-                              .tid2eid = weights.tid2eid,
-                              .routed = weights.stack(),
-                              .shared = weights.shared,
-                              .route_scale = m.route_scale,
-                              .normalize = m.normalize_weights,
-                              .swiglu_limit = m.swiglu_limit,
-                              .chosen = chosen,
-                              .hidden = hidden,
-                              .shared_hidden = shared_hidden,
-                              .first = &first});
-    return first;
+    return {.x = boundary.x,
+            .boundary = boundary,
+            .ids = step.ids,
+            .gate = weights.gate,
+            .bias = weights.bias,
+            .tid2eid = weights.tid2eid,
+            .routed = weights.stack(),
+            .shared = weights.shared,
+            .route_scale = m.route_scale,
+            .normalize = m.normalize_weights,
+            .swiglu_limit = m.swiglu_limit,
+            .logits = logits,
+            .chosen = chosen,
+            .hidden = hidden,
+            .shared_hidden = shared_hidden,
+            .first = &first};
+  }
+
+  // acc: what this rank computes of y
+  MoeOutputArgs output_args(const FirstHalf& first, const TensorView& acc) const {
+    return {.hidden = h,
+            .shared_hidden = shared_h,
+            .chosen = chosen,
+            .logits = logits,
+            .ids = step.ids,
+            .bias = weights.bias,
+            .tid2eid = weights.tid2eid,
+            .routed = weights.stack(),
+            .shared = weights.shared,
+            .acc = acc,
+            .first = first};
   }
 
   // y of the shared expert, which processes every token with weight 1: [t, rows of its w2]
@@ -185,53 +265,42 @@ struct Moe {
   }
 };
 
-// acc = y of own columns. Of few tokens, the product of the routed experts comes first and the sum
-// last: then nothing stands between the exchange of h and a kernel that can read its weights while
-// that waits.
-void sum_of_slices(const Moe& block, const FirstHalf& first, const TensorView& acc) {
-  const Step& step = block.step;
-  ExpertsOutputArgs routed{
-      .hidden = block.h, .stack = block.weights.stack(), .experts = block.chosen, .first = first};
-  if (!step.token_ends.empty()) {
-    routed.acc = acc, routed.add = false, routed.addend = block.shared_y();
-    return experts_output(step.context, routed);
-  }
-  routed.rows = step.scratch.take(step.act, {block.h.dim(0), acc.dim(1)});
-  experts_output(step.context, routed);
-  experts_sum(step.context, {.rows = routed.rows,
-                             .experts = block.chosen,
-                             .num_experts = step.config.num_experts,
-                             .acc = acc,
-                             .add = false,
-                             .addend = block.shared_y()});
-}
-
-void moe_of_slices(const Moe& block, const HcBoundaryArgs& boundary, const TensorView& acc) {
-  const Step& step = block.step;
+void moe_of_slices(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& boundary,
+                   const TensorView& acc) {
+  Scratch& inner = exchanged_scratch(step, SymmetricHalf::kInner);
+  const Scratch::Scope scope(inner);
+  const Moe block(step, weights, inner);
   const ShardId id = step.ranks->id();
   const ColumnEnds ends = ends_of_blocks(step, block.h.dim(1));
   const ColumnEnds shared_ends = ends_of_blocks(step, block.shared_h.dim(1));
-  const FirstHalf first = block.run_hidden(boundary, columns_of(block.h, id, ends),
-                                           columns_of(block.shared_h, id, shared_ends));
-  const Gathered hidden[] = {{block.h, ends}, {block.shared_h, shared_ends}};
+  FirstHalf first{.keep = &step.scratch};
+  const bool stored =
+      run_mirrored(step, moe_hidden,
+                   block.hidden_args(boundary, columns_of(block.h, id, ends),
+                                     columns_of(block.shared_h, id, shared_ends), first));
+  const Gathered hidden[] = {{.all = block.h, .ends = ends, .stored = stored},
+                             {.all = block.shared_h, .ends = shared_ends, .stored = stored}};
   step.ranks->gather(hidden, {"gather h", step.layer});
   const ColumnEnds columns = ends_of_blocks(step, step.config.hidden_size);
+  bool summed = true;
   if (const TensorView own = columns_of(acc, id, columns); own.dim(1) > 0)
-    sum_of_slices(block, first, own);
-  gather(step, acc, columns, {"gather y of experts", step.layer});
+    summed = run_stored(step, moe_output, block.output_args(first, own));
+  gather(step, acc, columns, {"gather y of experts", step.layer}, summed, step.outputs_stay);
 }
 
 // One exchange: rows of y of own experts, and columns of h of the shared one. Every rank sums all.
-void moe_of_whole_experts(const Moe& block, const HcBoundaryArgs& boundary, const TensorView& acc) {
-  const Step& step = block.step;
+void moe_of_whole_experts(const Step& step, const MoeWeights& weights,
+                          const HcBoundaryArgs& boundary, const TensorView& acc) {
+  const Moe block(step, weights, step.scratch);
   const ModelConfig& m = step.config;
   const ShardId id = step.ranks->id();
   const ExpertStack stack = block.weights.stack();
   const int64_t pairs = block.h.dim(0);
   const ColumnEnds shared_ends = ends_of_blocks(step, block.shared_h.dim(1));
   const ColumnEnds ids = column_ends(id.world, m.num_experts, 1);
-  const FirstHalf first =
-      block.run_hidden(boundary, block.h, columns_of(block.shared_h, id, shared_ends));
+  FirstHalf first{.keep = &step.scratch};
+  moe_hidden(step.context, block.hidden_args(boundary, block.h,
+                                             columns_of(block.shared_h, id, shared_ends), first));
   const TensorView rows = step.scratch.take(step.act, {pairs, m.hidden_size});
   if (!stack.empty())
     experts_output(
@@ -253,8 +322,8 @@ void moe_of_whole_experts(const Moe& block, const HcBoundaryArgs& boundary, cons
 void moe_of_ranks(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& boundary,
                   const TensorView& acc) {
   const Scratch::Scope scope(step.scratch);
-  const Moe block(step, weights);
-  weights.own ? moe_of_whole_experts(block, boundary, acc) : moe_of_slices(block, boundary, acc);
+  weights.own ? moe_of_whole_experts(step, weights, boundary, acc)
+              : moe_of_slices(step, weights, boundary, acc);
 }
 
 void head_of_ranks(const Step& step, const WeightView& head, const ConstTensorView& h,

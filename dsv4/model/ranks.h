@@ -31,6 +31,11 @@ inline constexpr int64_t kLeastSharedTokens = 512;
 // Tokens are dealt out in units that keep rows of all dtypes aligned.
 inline constexpr int64_t kSharedTokensUnit = 16;
 
+// Where a step takes the tensors that its ranks exchange. Of many tokens, that is memory which all
+// ranks share, if they have some: owners store their parts on all ranks, so that an exchange only
+// waits.
+Scratch& exchanged_scratch(const Step& step, SymmetricHalf half);
+
 // Step::token_ends for steps of at least `least` tokens, and two units; a rank may get none. They
 // follow from the size of the step alone, so that all ranks agree.
 ColumnEnds share_tokens(const Step& step, int64_t least);
@@ -38,6 +43,14 @@ ColumnEnds share_tokens(const Step& step, int64_t least);
 // The tokens of a step, up to `tokens`, in which the rank's share is largest: with a unit more in
 // the step, a rank may have one less.
 int64_t tokens_of_largest_share(ShardId id, int64_t tokens);
+
+// Whether the outputs of blocks may stay with the ranks that computed them, if the boundary reads
+// them there.
+bool outputs_may_stay(const Step& step, const MoeWeights& weights);
+// Where the columns of an output are that stays.
+ColumnHomes homes_of_output(const Step& step);
+// Brings an output that stays to all ranks. y: [T, D]
+void gather_output(const Step& step, const TensorView& y);
 
 // The tokens that this rank selects entries for.
 ShardId::Rows own_tokens(const Step& step);

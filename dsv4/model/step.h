@@ -108,6 +108,9 @@ struct Step {
   // Where the tokens of each rank end [world], in a step of which every rank selects entries for
   // some of the tokens (ranks.h); empty: each does so for all of them.
   ColumnEnds token_ends;
+  // Outputs of blocks stay where their columns were computed, and the next boundary reads them
+  // there (hyper_streams.h); else they are gathered.
+  bool outputs_stay = false;
   // That is computed at present, for errors of exchanges and for waves; those of a drafter follow.
   int64_t layer = -1;
   // Null: the step brings the experts that it chose itself, where the model's are fetched.

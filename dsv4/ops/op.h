@@ -146,6 +146,12 @@ const char* accept_all(const Context&, const Args&) {
   return nullptr;
 }
 
+// A reject function for implementations that store values in one place (tensor/tensor.h).
+template <class Args>
+const char* reject_mirrors(const Context&, const Args& args) {
+  return args.mirrors.empty() ? nullptr : "values that other ranks have too";
+}
+
 template <class Args>
 struct Op {
   std::string_view name;
@@ -238,6 +244,14 @@ const Impl<Args>& choose(const Op<Args>& op, const Context& context,
   const size_t count = op.impls.size() < kMaxImpls ? op.impls.size() : kMaxImpls;
   for (size_t i = 0; i < count; ++i) infos[i] = &op.impls[i], reasons[i] = reason(op.impls[i]);
   fail_no_impl(op.name, {infos, count}, {reasons, count});
+}
+
+// Whether an implementation takes the call.
+template <class Args>
+bool accepts(const Op<Args>& op, const Context& context, const std::type_identity_t<Args>& args) {
+  for (const Impl<Args>& impl : op.impls)
+    if (reason_against(impl, context, args) == nullptr) return true;
+  return false;
 }
 
 // Bytes that `run` takes from the device's workspace: counted in a dry run of it, which launches

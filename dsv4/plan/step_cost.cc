@@ -7,6 +7,7 @@
 #include "dsv4/model/dry_run.h"
 #include "dsv4/ops/model/moe/moe.h"
 #include "dsv4/ops/model/moe/moe_hidden.h"
+#include "dsv4/ops/model/moe/moe_output.h"
 #include "dsv4/ops/parts/experts/halves.h"
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
@@ -53,6 +54,7 @@ Cost floor_of(const OpCall& call) {
   if (const ExpertsOutputArgs* args = call.args_of(experts_output)) return expected_cost(*args);
   if (const MoeArgs* args = call.args_of(moe)) return expected_cost(*args);
   if (const MoeHiddenArgs* args = call.args_of(moe_hidden)) return expected_cost(*args);
+  if (const MoeOutputArgs* args = call.args_of(moe_output)) return expected_cost(*args);
   return call.cost();
 }
 

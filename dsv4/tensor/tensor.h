@@ -77,6 +77,19 @@ struct BasicTensorView : TensorMeta {
 using TensorView = BasicTensorView<std::byte>;
 using ConstTensorView = BasicTensorView<const std::byte>;
 
+// Where the values of a view are stored besides: at the same place of memory that each other rank
+// of a model has, at a distance from the address here (comm/symmetric_memory.h). An op whose
+// arguments have mirrors stores every value in all places; an implementation that cannot refuses
+// the call.
+struct Mirrors {
+  static constexpr int kMost = 7;
+
+  int32_t count = 0;
+  int64_t distance[kMost] = {};  // bytes, multiples of 256
+
+  bool empty() const { return count == 0; }
+};
+
 // Shape checks that read like the documentation. The first use of a Dim binds it and every later
 // use compares with it, so one list of expect() lines validates a whole argument struct:
 //

@@ -113,6 +113,66 @@ TEST_P(DeviceRanksTest, GatherGivesEveryRankEveryColumn) {
   }
 }
 
+// Two tensors in symmetric memory, of which ranks store their columns on all ranks by themselves,
+// or leave that to the exchange. Halves are used in turn.
+TEST_P(DeviceRanksTest, SymmetricMemoryHasEveryColumn) {
+  if (world() == 1) GTEST_SKIP() << "alone";
+  DeviceRanks group(devices(), kWindow, kLong);
+  EXPECT_EQ(group.rank(0).symmetric(), nullptr);
+  constexpr int64_t kHalfBytes = 1 << 20;
+  for (int r = 0; r < world(); ++r) group.make_symmetric(r, {kHalfBytes, kHalfBytes + 100});
+  Rng rng(static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed()));
+  for (int64_t step = 0; step < 40; ++step) {
+    const int64_t rows = 1 + rng.below(60), n = 1 + rng.below(900);
+    const ColumnEnds ends = column_ends(world(), n, 1 + rng.below(200));
+    const auto half = step % 2 == 0 ? SymmetricHalf::kInner : SymmetricHalf::kOutput;
+    std::vector<TensorView> first, second;
+    std::vector<bool> stores;
+    for (int r = 0; r < world(); ++r) {
+      SymmetricMemory& own = *group.rank(r).symmetric();
+      const Scratch::Scope scope(own.half(half));
+      first.push_back(own.half(half).take(DType::kI32, {rows, n}));
+      second.push_back(own.half(half).take(DType::kI32, {3, n}));
+      stores.push_back(rng.below(2) == 0);
+      ASSERT_EQ(own.mirrors.count, world() - 1);
+    }
+    const auto owner = [&](int64_t column) { return Gathered::owner_of(ends, column); };
+    for (int r = 0; r < world(); ++r) {
+      for (auto* tensors : {&first, &second}) {
+        const TensorView& view = (*tensors)[static_cast<size_t>(r)];
+        std::vector<int32_t> known(static_cast<size_t>(view.numel()), -1);
+        for (int64_t i = 0; i < view.numel(); ++i)
+          if (owner(i % n) == r || stores[static_cast<size_t>(owner(i % n))])
+            known[static_cast<size_t>(i)] = value(step, i / n, i % n);
+        make_current(*owned_[static_cast<size_t>(r)]);
+        owned_[static_cast<size_t>(r)]->memory().upload(
+            view.data, reinterpret_cast<const std::byte*>(known.data()), view.bytes());
+      }
+    }
+    wait();
+    for (int r = 0; r < world(); ++r) {
+      const auto at = static_cast<size_t>(r);
+      const Gathered both[] = {{.all = first[at], .ends = ends, .stored = stores[at]},
+                               {.all = second[at], .ends = ends, .stored = stores[at]}};
+      group.rank(r).gather(both, {"symmetric columns", step});
+    }
+    wait();
+    ASSERT_NO_THROW(group.check());
+    for (int r = 0; r < world(); ++r) {
+      for (auto* tensors : {&first, &second}) {
+        const TensorView& view = (*tensors)[static_cast<size_t>(r)];
+        std::vector<int32_t> got(static_cast<size_t>(view.numel()));
+        make_current(*owned_[static_cast<size_t>(r)]);
+        owned_[static_cast<size_t>(r)]->memory().download(reinterpret_cast<std::byte*>(got.data()),
+                                                          view.data, view.bytes());
+        for (int64_t i = 0; i < view.numel(); ++i)
+          ASSERT_EQ(got[static_cast<size_t>(i)], value(step, i / n, i % n))
+              << "step " << step << " rank " << r << ", " << i / n << " " << i % n;
+      }
+    }
+  }
+}
+
 // Runs of rows as one row, whole where it fits the window, else in pieces.
 TEST_P(DeviceRanksTest, RunsOfRowsComeFromTheirOwners) {
   DeviceRanks group(devices(), kWindow, kLong);

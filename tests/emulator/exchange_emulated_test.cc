@@ -1,8 +1,8 @@
 // comm/exchange.cuh on the emulator: ranks side by side in one launch, odd ones in smaller units,
 // several exchanges after one another, and a barrier of the rank's CTAs where the next kernel of
 // its stream would begin; those by words (comm/exchange_words.cuh), of fewer CTAs, are among the
-// others. Kernels of one rank's stream, of which the next may start early. And
-// comm/exchange_slots.cuh, around copies that stand for an all-gather.
+// others. Tensors in symmetric memory. Kernels of one rank's stream, of which the next may start
+// early. And comm/exchange_slots.cuh, around copies that stand for an all-gather.
 
 #include <gtest/gtest.h>
 
@@ -105,7 +105,8 @@ struct Group {
   explicit Group(int world)
       : windows(static_cast<size_t>(world), std::vector<unsigned char>(2 * kBufferBytes)),
         words(static_cast<size_t>(world), std::vector<ptx::NumberedWord>(2 * exchange::kWords)),
-        flags(static_cast<size_t>(world), std::vector<int64_t>(static_cast<size_t>(world * kCtas))),
+        flags(static_cast<size_t>(world),
+              std::vector<int64_t>(static_cast<size_t>(world * exchange::kCtas))),
         done(static_cast<size_t>(world), std::vector<int64_t>(exchange::kCtas)),
         waited(static_cast<size_t>(world)) {}
   int world() const { return static_cast<int>(windows.size()); }
@@ -173,6 +174,16 @@ struct Group {
   exchange::Fault fault{};
 };
 
+// Waits until `count` CTAs of a rank have come, as if its next kernel began then.
+void next_kernel(int32_t* ended, int32_t count) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    ptx::add_release(ended, 1);
+    ptx::wait_at_least(ended, count);
+  }
+  __syncthreads();
+}
+
 template <class Unit>
 void one_exchange(const ExchangeParams& p, int words_ctas, int cta) {
   if (words_ctas == 0) return exchange::exchange<Unit>(p, cta, kCtas);
@@ -192,13 +203,7 @@ void run(const std::vector<std::vector<ExchangeParams>>& steps, const std::vecto
       const ExchangeParams& p = steps[e][static_cast<size_t>(rank)];
       rank % 2 == 0 ? one_exchange<uint16_t>(p, kinds[e].ctas, cta)
                     : one_exchange<uint8_t>(Group::in_bytes(p), kinds[e].ctas, cta);
-      // The next kernel begins when this one has ended.
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        ptx::add_release(&ended[static_cast<size_t>(rank)], 1);
-        ptx::wait_at_least(&ended[static_cast<size_t>(rank)], static_cast<int32_t>(e + 1) * kCtas);
-      }
-      __syncthreads();
+      next_kernel(&ended[static_cast<size_t>(rank)], static_cast<int32_t>(e + 1) * kCtas);
     }
   });
 }
@@ -231,6 +236,82 @@ void check(int world, int exchanges, uint64_t seed) {
   for (const int64_t time : group.waited) EXPECT_GE(time, exchanges) << "each wait counts";
   for (int e = 0; e < exchanges; ++e)
     for (Case& c : all[static_cast<size_t>(e)].tensors) expect_all(c, world, e);
+}
+
+// A column of each rank in symmetric memory, whose halves are used in turn. In every round a kernel
+// of each rank computes its own column, an exchange follows, and a kernel that reads all columns.
+// Some ranks store their column on all ranks as they compute it. In some rounds columns stay, so
+// that an exchange has one CTA, and are read where they are.
+struct SymmetricColumns {
+  static constexpr int kRows = 24, kHalf = 512;  // values
+
+  explicit SymmetricColumns(int world) : memory(static_cast<size_t>(world * 2 * kHalf)) {}
+
+  uint16_t* half(int rank, int round) { return memory.data() + (2 * rank + round % 2) * kHalf; }
+
+  ExchangeParams params(Group& group, int rank, int round, bool stored) {
+    const int world = group.world();
+    Case none{};
+    ExchangeParams p = group.params(none, rank);
+    p.receivers = ~0u, p.num_tensors = 1;
+    ExchangedTensor& t = p.tensors[0];
+    t.rows = kRows, t.columns = world, t.from_stride = t.to_stride = world;
+    t.from = half(rank, round) + rank, t.to = half(rank, round);
+    t.way = stored ? exchange::Way::kStored : exchange::Way::kDirect;
+    for (int r = 0; r < world; ++r) {
+      t.begin[r] = r, t.count[r] = 1;
+      p.distance[r] = static_cast<int64_t>(sizeof(uint16_t)) * 2 * kHalf * (r - rank);
+    }
+    return p;
+  }
+
+  std::vector<uint16_t> memory;  // [world][half][kHalf]
+};
+
+void check_symmetric(int world, uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << world << " ranks, seed " << seed);
+  constexpr int kRounds = 6, kRows = SymmetricColumns::kRows;
+  Rng rng(seed);
+  Group group(world);
+  SymmetricColumns columns(world);
+  std::vector<bool> stores;  // [round][rank]
+  for (int i = 0; i < kRounds * world; ++i) stores.push_back(rng.below(2) == 0);
+  std::vector<bool> stay;  // [round]
+  for (int i = 0; i < kRounds; ++i) stay.push_back(rng.below(3) == 0);
+  std::vector<int32_t> ended(static_cast<size_t>(world)), wrong(static_cast<size_t>(world));
+  const emulator::Launch launch{
+      .grid = world * kCtas, .block = kThreads, .seed = seed, .resident = world * kCtas};
+  ASSERT_NO_THROW(emulator::launch(launch, [&] {
+    const int rank = static_cast<int>(blockIdx.x) / kCtas,
+              cta = static_cast<int>(blockIdx.x) % kCtas;
+    const int thread = cta * kThreads + static_cast<int>(threadIdx.x);
+    int32_t* const own_ended = &ended[static_cast<size_t>(rank)];
+    int32_t kernels = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      const bool stays = stay[static_cast<size_t>(round)];
+      const bool stored = stores[static_cast<size_t>(round * world + rank)];
+      for (int row = thread; row < kRows; row += kCtas * kThreads)
+        for (int r = 0; r < world; ++r)
+          if ((stored && !stays) || r == rank)
+            columns.half(r, round)[row * world + rank] = value(round, row, rank);
+      next_kernel(own_ended, ++kernels * kCtas);
+      const ExchangeParams p = columns.params(group, rank, round, stored || stays);
+      if (!stays || cta == 0) exchange::exchange<uint16_t>(p, cta, stays ? 1 : kCtas);
+      next_kernel(own_ended, ++kernels * kCtas);
+      for (int i = thread; i < kRows * world; i += kCtas * kThreads)
+        if (columns.half(stays ? i % world : rank, round)[i] != value(round, i / world, i % world))
+          ptx::add_release(&wrong[static_cast<size_t>(rank)], 1);
+      next_kernel(own_ended, ++kernels * kCtas);
+    }
+  }));
+  for (const int32_t count : wrong) EXPECT_EQ(count, 0);
+}
+
+TEST(ExchangeEmulated, ColumnsInSymmetricMemoryNeedNoWindow) {
+  for (const int world : {2, 3, 5}) {
+    for (uint64_t seed = 0; seed < 12; ++seed)
+      check_symmetric(world, 10 * static_cast<uint64_t>(world) + seed);
+  }
 }
 
 void run_slots(const std::vector<ExchangeParams>& params, bool before, uint64_t seed) {

@@ -116,13 +116,28 @@ TEST(ExpertsFewEmulated, WideInstancesHaveTheBitsOfTheOthers) {
   EXPECT_TRUE(result_of<Wide<3>>(c, 5, kFewRuns[1]) == result_of<E4M3<3>>(c, 5, kFewRuns[1]));
 }
 
+// The lists of both halves.
+emulator::Kernel lists_of(const experts_kernel::HalfCall& first,
+                          const experts_kernel::HalfCall& second) {
+  return {{.grid = 2, .block = gemm::experts::kListThreads, .pdl = true}, [=] {
+            gemm::experts::list_halves_kernel<>(first.choices, first.lists, second.choices,
+                                                second.lists);
+          }};
+}
+
 template <class Kernels>
 void run_hidden(const ExpertsHiddenArgs& args, const Run& how) {
   Scratch scratch;
   const experts_kernel::HalfCall call =
       experts_kernel::make_hidden_call(args, how.ctas, Kernels::kReader, scratch);
   std::vector<emulator::Kernel> kernels{emulator::touching({args.experts, args.weights, args.x})};
-  if (call.needs_list()) kernels.push_back(list_of(call.choices, call.lists));
+  if (call.needs_list() && args.first != nullptr) {
+    const experts_kernel::HalfCall second =
+        experts_kernel::make_kept_list(args, how.ctas, Kernels::kReader, *args.first);
+    kernels.push_back(lists_of(call, second));
+  } else if (call.needs_list()) {
+    kernels.push_back(list_of(call.choices, call.lists));
+  }
   kernels.push_back(kernel<Kernels, true>(call.product, how));
   emulator::launch_stream(kernels, how.seed);
 }
@@ -143,7 +158,7 @@ void run_output(const ExpertsOutputArgs& args, const Run& how) {
   std::vector<emulator::Kernel> kernels{emulator::touching({args.experts})};
   if (args.first.ids_are_complete) kernels.push_back(waiting_first());
   kernels.push_back(emulator::touching({args.hidden}));
-  if (call.needs_list()) kernels.push_back(list_of(call.choices, call.lists));
+  if (call.launches_list()) kernels.push_back(list_of(call.choices, call.lists));
   kernels.push_back(kernel<Kernels, false>(call.product, how));
   emulator::launch_stream(kernels, how.seed);
   if (!args.rows.empty()) return;
@@ -176,15 +191,27 @@ void expect_bits_in_slices(const ImagesShape& s, const test::ImageSource& source
                          .acc = ranks.columns(acc, ends, r)},
                         kFewRuns[(r + 1) % std::size(kFewRuns)]);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), acc.as<float>()));
-  // Rows of y that are summed later give these bits, too.
+  // Rows of y that are summed later give these bits, too, with the list that a first half made.
   const Buffer rows(DType::kBF16, {s.t * s.k, s.d}), sum(DType::kF32, {s.t, s.d});
-  for (size_t r = 0; r < ends.size(); ++r)
+  for (size_t r = 0; r < ends.size(); ++r) {
+    Scratch kept;
+    FirstHalf first{.ids_are_complete = true, .keep = &kept};
+    const Run how = kFewRuns[(r + 2) % std::size(kFewRuns)];
+    run_hidden<Kernels>({.x = c.args.x,
+                         .stack = ranks.stacks[r],
+                         .experts = c.args.experts,
+                         .weights = c.args.weights,
+                         .swiglu_limit = c.args.swiglu_limit,
+                         .hidden = ranks.columns(hidden, inner_ends, r),
+                         .first = r % 2 == 0 ? &first : nullptr},
+                        how);
     run_output<Kernels>({.hidden = hidden,
                          .stack = ranks.stacks[r],
                          .experts = c.args.experts,
                          .rows = ranks.columns(rows, ends, r),
-                         .first = {.ids_are_complete = true}},
-                        kFewRuns[(r + 2) % std::size(kFewRuns)]);
+                         .first = first},
+                        how);
+  }
   test::sum_rows(rows, c.args.experts, sum);
   EXPECT_TRUE(std::equal(whole.begin(), whole.end(), sum.as<float>()));
 }

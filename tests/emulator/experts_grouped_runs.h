@@ -87,10 +87,17 @@ void take_table(grouped::Product& product, const Codebook& book, ImageScale scal
 inline std::vector<emulator::Kernel> rows_of(const sm90_grouped::Call& call, int64_t rows) {
   const emulator::Launch list{
       .grid = call.lists.ctas, .block = sm90_grouped::kListThreads, .pdl = true};
+  const auto grid = [](int64_t ctas) {
+    return emulator::Launch{
+        .grid = static_cast<int>(ctas), .block = sm90_grouped::kRowThreads, .pdl = true};
+  };
+  const emulator::Kernel by_rows{grid(rows), [&] { sm90_grouped::rows_kernel(call.rows); }};
+  const emulator::Kernel by_tiles{
+      grid(call.most_tiles() * sm90_grouped::groups_of(call.rows)),
+      [&] { sm90_grouped::tile_rows_kernel(call.rows, call.lists.end_of_tiles()); }};
   return {{list, [&] { sm90_grouped::count_kernel(call.choices, call.lists); }},
           {list, [&] { sm90_grouped::place_kernel(call.choices, call.lists); }},
-          {{.grid = static_cast<int>(rows), .block = sm90_grouped::kRowThreads, .pdl = true},
-           [&] { sm90_grouped::rows_kernel(call.rows); }}};
+          sm90_grouped::takes_groups(call.rows) ? by_tiles : by_rows};
 }
 
 // Up: of gate and up. in_turns: if its images are those of `args`

@@ -1,15 +1,17 @@
 // The launches of moe/sm90_fused on the emulator: inputs, routing with gate and up and the shared
-// w2, down with the sums. Beside the oracle, the bits of sm90_few.
+// w2, down with the sums; and the two parts of ranks. Beside the oracle, the bits of sm90_few.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <vector>
 
+#include "dsv4/comm/shard_id.h"
 #include "dsv4/ops/model/moe/moe_case.h"
-#include "dsv4/ops/model/moe/sm90_fused/call.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/down.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/gate_up.cuh"
+#include "dsv4/ops/model/moe/sm90_fused/halves_call.cuh"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
 #include "tests/emulator/moe_case.h"
@@ -244,6 +246,99 @@ TEST(MoeFusedEmulated, Fp4) {
   }
   check_kinds<Nv, Kind<3>>(two, kNv, 3);
   check_kinds<Kind<2>, Mx>(two, 2, kMx);
+}
+
+// The parts of ranks, one after the other in one stream. h of all of them is in one memory, as if
+// it had been exchanged. The bits are those of the whole block.
+template <class Up, class Down>
+void check_ranks(const Scene& s, int world, const test::ImageSource& up,
+                 const test::ImageSource& down) {
+  SCOPED_TRACE(fmt::format("{} {} d {} inner {} {} e {} k {}, {} ranks", name(up), name(down),
+                           s.moe.d, s.inner, s.moe.inner, s.moe.e, s.moe.k, world));
+  Case c(s, up, down);
+  const std::vector<float> few = bits_of_few<Up, Down>(c, s.moe.num_sms);
+  const int64_t k = s.moe.k;
+  Scratch scratch;
+  const fused::Intermediates between = c.temporaries(scratch);
+  const TensorView h = scratch.take(DType::kBF16, {k, s.inner});
+  const TensorView chosen = scratch.take(DType::kI32, {1, k});
+  std::vector<emulator::Kernel> first, second;
+  std::deque<std::vector<ExpertWeights>> rows;
+  for (int rank = 0; rank < world; ++rank) {
+    const ShardId id{rank, world};
+    const ShardId::Rows inner = id.rows(s.inner, 32), out = id.rows(s.moe.d, 128);
+    std::vector<ExpertWeights>& own = rows.emplace_back();
+    for (const ExpertWeights& e : c.file)
+      own.push_back({e.w1.rows(inner.begin, inner.end), e.w3.rows(inner.begin, inner.end),
+                     e.w2.rows(out.begin, out.end)});
+    const ExpertStack routed = test::pack_images(c.arena, own);
+    const MoeHiddenArgs hidden{.x = c.args.x,
+                               .ids = c.args.ids,
+                               .gate = c.args.gate,
+                               .bias = c.args.bias,
+                               .tid2eid = c.args.tid2eid,
+                               .routed = routed,
+                               .route_scale = c.args.route_scale,
+                               .normalize = c.args.normalize,
+                               .swiglu_limit = c.args.swiglu_limit,
+                               .logits = between.inputs.logits,
+                               .chosen = chosen,
+                               .hidden = h.slice(1, inner.begin, inner.end)};
+    first.push_back({launch_of(s.moe.num_sms, sizeof(typename Up::Shared), fused::kThreads),
+                     [p = fused::make_gate_up_params(hidden)] {
+                       fused::gate_up_kernel<Up::K, Up::kScale, fused::SharedConfig>(p);
+                     }});
+    const ExpertWeights& shared = c.args.shared.file()[0];
+    std::vector<ExpertWeights>& own_shared = rows.emplace_back();
+    own_shared.push_back({{}, {}, shared.w2.rows(out.begin, out.end)});
+    const MoeOutputArgs output{.hidden = h,
+                               .shared_hidden = between.inputs.hidden,
+                               .chosen = chosen,
+                               .logits = between.inputs.logits,
+                               .ids = c.args.ids,
+                               .bias = c.args.bias,
+                               .tid2eid = c.args.tid2eid,
+                               .routed = routed,
+                               .shared = own_shared,
+                               .acc = c.args.acc.slice(1, out.begin, out.end),
+                               .first = {.logits_are_complete = rank > 0}};
+    constexpr int kRows = fused::DownShape<1, fused::SharedConfig>::kRows;
+    ASSERT_EQ(fused::reject_shape(output, 1000), nullptr);
+    second.push_back({launch_of(static_cast<int>(ceil_div(out.count(), kRows)),
+                                sizeof(typename Down::Shared), fused::kThreads),
+                      [p = fused::make_down_params(output, 1000, test::emulated_map)] {
+                        fused::down_kernel<Down::K, Down::kScale, 1, fused::SharedConfig>(p);
+                      }});
+  }
+  std::vector<emulator::Kernel> kernels{emulator::touching({c.args.x, c.args.ids}),
+                                        test::moe_inputs(c, between.inputs, s.moe.num_sms)};
+  kernels.insert(kernels.end(), first.begin(), first.end());
+  kernels.push_back(emulator::touching({h, between.inputs.hidden}));
+  kernels.insert(kernels.end(), second.begin(), second.end());
+  emulator::check_runs(
+      c.arena, s.runs,
+      [&](int seed) { emulator::launch_stream(kernels, static_cast<uint64_t>(seed)); },
+      [&] {
+        EXPECT_TRUE(std::equal(few.begin(), few.end(), c.args.acc.as<float>()))
+            << "other bits than the whole block";
+      });
+}
+
+// One and two items, the second of one entry or full; an expert twice; one and four shares of the
+// shared expert's columns; ranks of unequal shares.
+TEST(MoeFusedEmulated, PartsOfRanks) {
+  using Mx = Kind<4, ImageScale::kUe8m0>;
+  constexpr WeightFormat kMx = WeightFormat::kMxfp4;
+  check_ranks<Kind<3>, Kind<3>>(
+      {{.t = 1, .d = 256, .inner = 128, .e = 6, .k = 2, .num_sms = 5}, 64}, 2, 3, 3);
+  check_ranks<Mx, Mx>({{.t = 1, .d = 384, .inner = 2048, .e = 70, .k = 6, .num_sms = 12}, 96}, 3,
+                      kMx, kMx);
+  check_ranks<Mx, Kind<2>>(
+      {{.t = 1, .d = 256, .inner = 128, .e = 6, .k = 6, .num_sms = 4, .choice = Choice::kHash32},
+       64},
+      2, kMx, 2);
+  check_ranks<Kind<3>, Mx>({{.t = 1, .d = 384, .inner = 256, .e = 9, .k = 5, .num_sms = 5}, 2048},
+                           2, 3, kMx);
 }
 
 TEST(MoeFusedEmulated, WideRows) {

@@ -37,13 +37,16 @@ namespace {
 using test::random_ids;
 using Bytes = std::vector<std::byte>;
 
-// Before CUDA is used.
-const bool kPrepared = (prepare_shared_gpus(), true);
-
 int64_t number_of(const char* name, int64_t otherwise) {
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoll(text, nullptr, 10);
 }
+
+// DSV4_RANKS_APART: every rank has a GPU of its own, and takes the kernels that refuse shared ones.
+const bool kApart = number_of("DSV4_RANKS_APART", 0) != 0;
+constexpr int kMostOnAGpu = 4;
+// Before CUDA is used.
+const bool kPrepared = kApart || (prepare_shared_gpus(), true);
 
 Devices devices_for(int world) {
   const auto gpus = static_cast<int>(number_of("DSV4_RANKS_GPUS", 1));
@@ -345,8 +348,8 @@ class RanksOnGpu : public testing::TestWithParam<std::tuple<const char*, int, Ex
     if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
     if (name() != "demo" && test::gpu()->info().major != 9)
       GTEST_SKIP() << "V4-Flash on one card wants its kernels for Hopper";
-    if (world() > 2 * number_of("DSV4_RANKS_GPUS", 1))
-      GTEST_SKIP() << "two ranks share a GPU at most";
+    if (world() > (kApart ? 1 : kMostOnAGpu) * number_of("DSV4_RANKS_GPUS", 1))
+      GTEST_SKIP() << "more ranks than GPUs hold";
   }
   std::string name() const { return std::get<0>(GetParam()); }
   int world() const { return std::get<1>(GetParam()); }

@@ -17,14 +17,19 @@ constexpr Impl<HcBoundaryArgs> kTable[] = {
 #if DSV4_CUDA
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
     {"sm90_many", Arch::kSm90, true, sm90_many::reject, sm90_many::run},
-    {"parts", Arch::kCuda, true, accept_all<HcBoundaryArgs>, parts::run},
+    {"parts", Arch::kCuda, true, reject_homes, parts::run},
 #endif
-    {"parts", Arch::kCpu, true, accept_all<HcBoundaryArgs>, parts::run},
+    {"parts", Arch::kCpu, true, reject_homes, parts::run},
 };
 
 }  // namespace dsv4::hc_boundary_kernel
 
 namespace dsv4 {
+
+const char* reject_homes(const Context&, const HcBoundaryArgs& args) {
+  return args.y_homes.empty() ? nullptr : "columns of y that other ranks have";
+}
+
 namespace {
 
 void check(const HcBoundaryArgs& args) {

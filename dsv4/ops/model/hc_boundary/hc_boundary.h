@@ -22,8 +22,21 @@ struct HyperWeights {
   ConstTensorView scale;  // [3] f32
 };
 
+// Where the columns of a view are that each rank has in memory of its own: columns from end[r - 1]
+// to end[r] at a distance from the address here. Empty: all are here.
+struct ColumnHomes {
+  static constexpr int kMost = Mirrors::kMost + 1;
+
+  int32_t count = 0;             // ranks
+  int32_t end[kMost] = {};       // columns
+  int64_t distance[kMost] = {};  // bytes; 0 of the rank itself
+
+  bool empty() const { return count == 0; }
+};
+
 struct HcBoundaryArgs {
   ConstTensorView y;       // [t, d] f32|bf16, rounded as hc_post does; rank 0: no block before
+  ColumnHomes y_homes{};   // of y: an implementation that reads no other GPU refuses the call
   ConstTensorView y_post;  // [t, m] f32, with y: `post` of the boundary before its block
   ConstTensorView y_comb;  // [t, m, m] f32, with y: `comb` of that boundary
   HyperWeights hc;
@@ -41,6 +54,9 @@ struct HcBoundaryArgs {
 };
 
 extern const Op<HcBoundaryArgs> hc_boundary;
+
+// For implementations that read no other GPU.
+const char* reject_homes(const Context& context, const HcBoundaryArgs& args);
 
 // Blocks take the boundary before them as an argument, so that an implementation may compute x in
 // the kernel that reads it. Results are those of hc_boundary and then the block. No streams: none.

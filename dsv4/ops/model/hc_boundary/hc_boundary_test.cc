@@ -113,6 +113,51 @@ TEST(HcBoundary, MakesCodes) {
   check_boundary({.t = 3, .m = 4, .d = 256, .codes = true, .dtype = DType::kF32});
 }
 
+// Columns of y in three places, of which the first is that of the others' distances.
+TEST(HcBoundary, ReadsColumnsWhereRanksHaveThem) {
+  if (test::gpu_capability().major != 9) GTEST_SKIP() << "on Hopper";
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    test::Arena arena;
+    Rng rng(3);
+    const int64_t t = 70, d = 1024, ends[] = {256, 640, 1024};
+    HcBoundaryArgs args = test::random_boundary(arena, rng, {.t = t, .d = d, .y = dtype});
+    const Buffer streams(DType::kBF16, {t, 4, d}), x(DType::kBF16, {t, d});
+    const auto bytes = static_cast<size_t>(args.streams.bytes());
+    std::memcpy(streams.view().data, args.streams.data, bytes);
+    const Context context{.force_impl = "sm90_many", .device = test::gpu()};
+    hc_boundary(context, args);
+    test::wait(*test::gpu());
+    std::vector<std::byte> want(args.x.data, args.x.data + args.x.bytes());
+
+    const int64_t size = args.y.bytes();
+    const TensorView places = arena.input(DType::kU8, {3 * size});
+    std::memset(places.data, 0xff, static_cast<size_t>(3 * size));  // NaN
+    const int64_t item = item_bytes(dtype);
+    args.y_homes.count = 3;
+    for (int r = 0; r < 3; ++r) {
+      const int64_t begin = r == 0 ? 0 : ends[r - 1];
+      args.y_homes.end[r] = static_cast<int32_t>(ends[r]);
+      args.y_homes.distance[r] = (r - 1) * size;  // of the rank in the middle
+      for (int64_t i = 0; i < t; ++i)
+        std::memcpy(places.data + r * size + (i * d + begin) * item,
+                    args.y.data + (i * d + begin) * item,
+                    static_cast<size_t>((ends[r] - begin) * item));
+    }
+    args.y = ConstTensorView(TensorMeta::contiguous(dtype, {t, d}), places.data + size);
+    std::memcpy(args.streams.data, streams.view().data, bytes);
+    std::memset(args.x.data, 0xff, want.size());
+    hc_boundary(context, args);
+    test::wait(*test::gpu());
+    EXPECT_EQ(std::memcmp(args.x.data, want.data(), want.size()), 0) << name(dtype);
+    for (const Impl<HcBoundaryArgs>& impl : hc_boundary.impls) {
+      const bool reads = impl.name == "sm90_many";
+      EXPECT_TRUE(!reaches(impl.arch, context) ||
+                  (reason_against(impl, {.device = test::gpu()}, args) == nullptr) == reads)
+          << impl.name;
+    }
+  }
+}
+
 TEST(HcBoundary, ReportsErrors) {
   Arena arena;
   const HcBoundaryArgs good = make_args(arena, {.t = 2, .m = 4, .d = 8});

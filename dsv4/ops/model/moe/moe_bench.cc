@@ -2,7 +2,7 @@
 // 32), a shared expert in FP8, or k5 where FORMAT says so. Each call has other tokens, which choose
 // other experts, and another shared expert and gate.
 //
-// moe_hidden/MODEL/FORMAT/N/t is the first part of it on one rank of N.
+// moe_hidden/MODEL/FORMAT/N/t is the first part of it on one rank of N, moe_output/.. the second.
 
 #include "dsv4/ops/model/moe/moe.h"
 
@@ -17,6 +17,7 @@
 #include "dsv4/formats/pack_kbit_image.h"
 #include "dsv4/ops/model/moe/moe_case.h"
 #include "dsv4/ops/model/moe/moe_hidden.h"
+#include "dsv4/ops/model/moe/moe_output.h"
 
 namespace dsv4 {
 namespace {
@@ -95,11 +96,12 @@ struct Case {
 // A rank has 1 / ranks of the rows of w1 and w3. w2 is not read.
 struct Hidden {
   Case whole;
-  bench::Tensor chosen, hidden, shared_hidden;
+  bench::Tensor logits, chosen, hidden, shared_hidden;
   MoeHiddenArgs args;
 
   Hidden(const Shape& s, const Images& kind, int64_t ranks, int64_t t)
       : whole({s.name, s.d, s.inner / ranks, s.experts}, kind, 0, t),
+        logits(DType::kF32, {t, s.experts}),
         chosen(DType::kI32, {t, kChosen}),
         hidden(DType::kBF16, {t * kChosen, s.inner / ranks}),
         shared_hidden(DType::kBF16, {t, s.inner / ranks}) {
@@ -108,6 +110,7 @@ struct Hidden {
             .routed = whole.args.routed,
             .route_scale = whole.args.route_scale,
             .swiglu_limit = whole.args.swiglu_limit,
+            .logits = logits,
             .chosen = chosen,
             .hidden = hidden,
             .shared_hidden = shared_hidden};
@@ -125,6 +128,52 @@ void add_hidden(const Shape& shape, const char* format, const Images& kind, Arch
       bench::register_impls<MoeHiddenArgs>(
           fmt::format("moe_hidden/{}/{}/{}/t:{}", shape.name, format, ranks, t), moe_hidden,
           [=] { return std::make_shared<Hidden>(shape, kind, ranks, t); }, least);
+    }
+  }
+}
+
+// A rank has 1 / ranks of the rows of w2, and all hidden values of the block. w1 and w3 are not
+// read.
+struct Output {
+  Case whole;
+  bench::Tensor logits, chosen, hidden, shared_hidden, acc;
+  MoeOutputArgs args;
+
+  Output(const Shape& s, const Images& kind, int64_t ranks, int64_t t)
+      : whole({s.name, s.d / ranks, s.inner, s.experts}, kind, 0, t),
+        logits(DType::kF32, {t, s.experts}),
+        chosen(DType::kI32, {t, kChosen}),
+        hidden(DType::kBF16, {t * kChosen, s.inner}),
+        shared_hidden(DType::kBF16, {t, s.inner}),
+        acc(DType::kF32, {t, s.d / ranks}) {
+    args = {.hidden = hidden,
+            .shared_hidden = shared_hidden,
+            .chosen = chosen,
+            .logits = logits,
+            .ids = whole.args.ids,
+            .bias = whole.args.bias,
+            .routed = whole.args.routed,
+            .acc = acc,
+            .first = {.ids_are_complete = false, .logits_are_complete = true}};
+    bench::Random random(5);
+    fill_normal(logits, random, 1);
+    fill_ints(chosen, random, 0, s.experts);
+    fill_normal(hidden, random, 0.01);
+    fill_normal(shared_hidden, random, 0.01);
+    next();
+  }
+  void next() {
+    whole.next();
+    args.shared = whole.args.shared;
+  }
+};
+
+void add_output(const Shape& shape, const char* format, const Images& kind, Arch least) {
+  for (const int64_t ranks : {2, 4}) {
+    for (const int64_t t : {1, 8, 64}) {
+      bench::register_impls<MoeOutputArgs>(
+          fmt::format("moe_output/{}/{}/{}/t:{}", shape.name, format, ranks, t), moe_output,
+          [=] { return std::make_shared<Output>(shape, kind, ranks, t); }, least);
     }
   }
 }
@@ -150,6 +199,7 @@ const bool kRegistered = [] {
   add(kPro, "k3-image", k3, Arch::kCuda);
   add_hidden(kFlash, "mxfp4", {}, Arch::kCpu);
   add_hidden(kFlash, "mxfp4-image", Images::of(WeightFormat::kMxfp4), Arch::kCuda);
+  add_output(kFlash, "mxfp4-image", Images::of(WeightFormat::kMxfp4), Arch::kCuda);
   return true;
 }();
 

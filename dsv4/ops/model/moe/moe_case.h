@@ -15,6 +15,7 @@ namespace dsv4 {
 std::vector<double> moe_oracle(const Context& context, const MoeArgs& args);  // [t, D]
 
 struct MoeHiddenAnswer {
+  std::vector<double> logits;         // [t, e]
   std::vector<double> chosen;         // [t, k]
   std::vector<double> hidden;         // as MoeHiddenArgs::hidden
   std::vector<double> shared_hidden;  // [t, s]

@@ -9,32 +9,77 @@
 
 namespace dsv4::moe_hidden_kernel {
 
+// One token: the inputs are those of sm90_few, and a launch of moe `sm90_fused` routes and computes
+// the routed experts.
+DSV4_IMPL(MoeHiddenArgs, sm90_fused)
 // The calls that moe `sm90_few` takes: boundary, gate and shared expert are its two launches.
 DSV4_IMPL(MoeHiddenArgs, sm90_few)
 DSV4_IMPL(MoeHiddenArgs, parts)
 
 constexpr Impl<MoeHiddenArgs> kTable[] = {
 #if DSV4_CUDA
+    {"sm90_fused", Arch::kSm90, true, sm90_fused::reject, sm90_fused::run},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
-    {"parts", Arch::kCuda, true, accept_all<MoeHiddenArgs>, parts::run},
+    {"parts", Arch::kCuda, true, parts::reject, parts::run},
 #endif
     {"parts", Arch::kCpu, true, parts::reject, parts::run},
 };
 
 namespace parts {
+namespace {
 
-const char* reject(const Context&, const MoeHiddenArgs& args) {
-  return args.routed.is_image() ? "kernel images of experts" : nullptr;
+// weights: of the router
+ExpertsHiddenArgs routed_hidden(const MoeHiddenArgs& args, const TensorView& weights) {
+  return {.x = args.x,
+          .stack = args.routed,
+          .experts = args.chosen,
+          .weights = weights,
+          .swiglu_limit = args.swiglu_limit,
+          .hidden = args.hidden,
+          .mirrors = args.mirrors,
+          .first = args.first};
+}
+ExpertsHiddenArgs shared_hidden(const MoeHiddenArgs& args) {
+  return {.x = args.x,
+          .stack = args.shared,
+          .swiglu_limit = args.swiglu_limit,
+          .hidden = args.shared_hidden,
+          .mirrors = args.mirrors};
+}
+
+bool has_routed(const MoeHiddenArgs& args) {
+  return args.hidden.dim(1) > 0 && !args.routed.empty();
+}
+bool has_shared(const MoeHiddenArgs& args) {
+  return args.shared_hidden.dim(1) > 0;
+}
+
+// The weights in the dtype and shape that they will have, without memory.
+TensorView weights_to_come(const MoeHiddenArgs& args) {
+  return {TensorMeta::contiguous(DType::kF32, {args.chosen.dim(0), args.chosen.dim(1)}),
+          unmapped_address(0)};
+}
+
+}  // namespace
+
+const char* reject(const Context& given, const MoeHiddenArgs& args) {
+  if (given.device == nullptr && args.routed.is_image()) return "kernel images of experts";
+  if (args.mirrors.empty()) return nullptr;
+  Context context = given;
+  context.force_impl = {};  // of moe_hidden
+  const bool all = (!has_routed(args) ||
+                    accepts(experts_hidden, context, routed_hidden(args, weights_to_come(args)))) &&
+                   (!has_shared(args) || accepts(experts_hidden, context, shared_hidden(args)));
+  return all ? nullptr : reject_mirrors(context, args);
 }
 
 void run(const Context& context, const MoeHiddenArgs& args) {
   if (is_given(args.boundary)) hc_boundary(context, args.boundary);
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
-  const TensorView logits = scratch.take(DType::kF32, {args.x.dim(0), args.gate.n});
   const TensorView share = scratch.take(DType::kF32, {args.chosen.dim(0), args.chosen.dim(1)});
-  linear(context, {.x = args.x, .weight = args.gate, .out = logits});
-  router(context, {.logits = logits,
+  linear(context, {.x = args.x, .weight = args.gate, .out = args.logits});
+  router(context, {.logits = args.logits,
                    .bias = args.bias,
                    .tid2eid = args.tid2eid,
                    .ids = args.ids,
@@ -42,18 +87,8 @@ void run(const Context& context, const MoeHiddenArgs& args) {
                    .normalize = args.normalize,
                    .experts = args.chosen,
                    .weights = share});
-  if (args.hidden.dim(1) > 0 && !args.routed.empty())
-    experts_hidden(context, {.x = args.x,
-                             .stack = args.routed,
-                             .experts = args.chosen,
-                             .weights = share,
-                             .swiglu_limit = args.swiglu_limit,
-                             .hidden = args.hidden});
-  if (args.shared_hidden.dim(1) > 0)
-    experts_hidden(context, {.x = args.x,
-                             .stack = args.shared,
-                             .swiglu_limit = args.swiglu_limit,
-                             .hidden = args.shared_hidden});
+  if (has_routed(args)) experts_hidden(context, routed_hidden(args, share));
+  if (has_shared(args)) experts_hidden(context, shared_hidden(args));
 }
 
 }  // namespace parts
@@ -71,6 +106,7 @@ void check(const MoeHiddenArgs& args) {
   DSV4_CHECK(args.gate.k == *d && args.gate.n == args.routed.num_ids(),
              "gate: [{}, {}] for x of {} and {} experts", args.gate.n, args.gate.k, *d,
              args.routed.num_ids());
+  expect("logits", args.logits, {DType::kF32}, {t, args.gate.n});
   expect("chosen", args.chosen, {DType::kI32}, {t, k});
   DSV4_CHECK(1 <= *k && *k <= args.gate.n, "top-{} of {} experts", *k, args.gate.n);
   Dim pairs("t * k", *t * *k);

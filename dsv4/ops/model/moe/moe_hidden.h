@@ -6,8 +6,7 @@
 //   hidden          = experts_hidden(routed, chosen, weights)      ops/parts/experts/halves.h
 //   shared_hidden   = experts_hidden(shared)                       weight 1
 //
-// The second part is experts_output of the routed experts, with the down projection of the shared
-// one as addend.
+// The second part is moe_output.h.
 
 #pragma once
 
@@ -30,14 +29,23 @@ struct MoeHiddenArgs {
   float route_scale = 1.f;
   bool normalize = true;  // norm_topk_prob
   float swiglu_limit = 0.f;
-  TensorView chosen;           // [t, k] I32, for the second part
+  TensorView logits;           // [t, e] f32: x gate^T; for the second part, as all that follow
+  TensorView chosen;           // [t, k] I32
   TensorView hidden;           // [t * k, i] f32|bf16, in the order of the experts; i may be 0.
                                // Rows of experts that are not in `routed` hold anything afterwards
   TensorView shared_hidden;    // [t, s] f32|bf16; s may be 0
+  Mirrors mirrors{};           // of hidden and of shared_hidden
   FirstHalf* first = nullptr;  // of the routed experts: written, if not null
 };
 
 extern const Op<MoeHiddenArgs> moe_hidden;
+
+// For sm90_fused: the first launch of sm90_few, which computes the boundary, if there is one,
+// logits and shared_hidden.
+namespace moe_hidden_kernel::sm90_few {
+const char* reject(const Context& context, const MoeHiddenArgs& args);
+void run_inputs(const Context& context, const MoeHiddenArgs& args);
+}  // namespace moe_hidden_kernel::sm90_few
 
 // moe_hidden.cost() counts different experts for all tokens; this expects them to be chosen at
 // random.

@@ -9,9 +9,9 @@
 #endif
 #include "dsv4/ops/model/hc_boundary/boundary_inside_test.h"
 #include "dsv4/ops/model/moe/moe_case.h"
+#include "dsv4/ops/model/moe/moe_output.h"
 #include "dsv4/ops/model/moe/random_moe_test.h"
 #include "dsv4/ops/parts/experts/halves_case.h"
-#include "dsv4/ops/parts/linear/projection.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -40,6 +40,7 @@ MoeHiddenArgs first_part(test::Arena& arena, const Context& context, const MoeAr
           .route_scale = whole.route_scale,
           .normalize = whole.normalize,
           .swiglu_limit = whole.swiglu_limit,
+          .logits = arena.output(DType::kF32, {t, whole.gate.n}),
           .chosen = arena.output(DType::kI32, {t, k}),
           .hidden = arena.output(act, {t * k, routed.inner()}),
           .shared_hidden = arena.output(act, {t, shared.inner()})};
@@ -51,6 +52,7 @@ MoeHiddenArgs one_token(const MoeHiddenArgs& a, int64_t i) {
   if (is_given(a.boundary)) one.boundary = test::one_token(a.boundary, i);
   one.x = a.x.slice(0, i, i + 1);
   one.ids = a.ids.slice(0, i, i + 1);
+  one.logits = a.logits.slice(0, i, i + 1);
   one.chosen = a.chosen.slice(0, i, i + 1);
   one.hidden = a.hidden.slice(0, 0, a.chosen.dim(1));
   one.shared_hidden = a.shared_hidden.slice(0, i, i + 1);
@@ -72,7 +74,8 @@ void check_case(const std::string& name, const Context& context, Case& c, const 
   test::OpCase<MoeHiddenArgs> test{
       .name = name,
       .args = args,
-      .outputs = {{"chosen", args.chosen, want.chosen, {.ulps = 0}},
+      .outputs = {{"logits", args.logits, want.logits, {.abs = 2e-4, .rel = 1e-5, .cosine = 1e-9}},
+                  {"chosen", args.chosen, want.chosen, {.ulps = 0}},
                   {"hidden", args.hidden, want.hidden, tolerance(5e-6)},
                   {"shared_hidden", args.shared_hidden, want.shared_hidden, tolerance(cosine)}},
       .one_token = one_token,
@@ -192,12 +195,12 @@ TEST(MoeHidden, BoundaryInside) {
   for (const int64_t t : {1, 4, 6}) check_boundary(t, 2048, kKbit5);
 }
 
-// What N ranks compute with their rows, and then the down projections, that of the shared expert as
-// addend: the bits of moe.
+// What N ranks compute with their rows, and then the second part: the bits of moe.
 void check_ranks(const Context& context, Case& c, int world) {
   const int64_t t = c.args.x.dim(0), k = c.args.experts_per_token, d = c.args.x.dim(1);
   const DType act = activation_dtype(context);
   const Buffer acc(DType::kF32, {t, d}), want(DType::kF32, {t, d}), chosen(DType::kI32, {t, k});
+  const Buffer logits(DType::kF32, {t, c.args.gate.n});
   const Buffer hidden(act, {t * k, c.routed[0].w1.n}), shared(act, {t, c.shared[0].w1.n});
   MoeArgs whole = c.args;
   whole.acc = want;
@@ -205,22 +208,20 @@ void check_ranks(const Context& context, Case& c, int world) {
   for (int rank = 0; rank < world; ++rank) {
     const OwnRows own(c, rank, world);
     MoeHiddenArgs args = first_part(c.arena, context, c.args, own.routed, own.shared);
-    args.chosen = chosen;
+    args.logits = logits, args.chosen = chosen;
     args.hidden = hidden.view().slice(1, own.inner.begin, own.inner.end);
     args.shared_hidden = shared.view().slice(1, own.shared_inner.begin, own.shared_inner.end);
     moe_hidden(context, args);
   }
   for (int rank = 0; rank < world; ++rank) {
     const OwnRows own(c, rank, world);
-    const TensorView columns = acc.view().slice(1, own.out.begin, own.out.end);
-    const Buffer shared_y(act, {t, columns.dim(1)});
-    Projection(context, shared).into(own.shared[0].w2, shared_y);
-    experts_output(context, {.hidden = hidden,
-                             .stack = own.routed,
-                             .experts = chosen,
-                             .acc = columns,
-                             .add = false,
-                             .addend = shared_y});
+    moe_output(context, {.hidden = hidden,
+                         .shared_hidden = shared,
+                         .chosen = chosen,
+                         .logits = logits,
+                         .routed = own.routed,
+                         .shared = own.shared,
+                         .acc = acc.view().slice(1, own.out.begin, own.out.end)});
   }
   EXPECT_EQ(
       std::memcmp(acc.view().data, want.view().data, static_cast<size_t>(want.view().bytes())), 0)

@@ -13,6 +13,7 @@ namespace dsv4 {
 namespace {
 
 struct Routed {
+  Buffer logits;         // [t, e] f32
   Buffer chosen, share;  // [t, k] I32, f32
 };
 
@@ -21,8 +22,8 @@ template <class Args>
 Routed route(const Args& args, int64_t k) {
   DSV4_CHECK(!is_given(args.boundary), "{}", "the oracle takes x");
   const int64_t t = args.x.dim(0);
-  const Buffer logits = oracle::stored(DType::kF32, {t, args.gate.n},
-                                       linear_oracle({.x = args.x, .weight = args.gate}));
+  Buffer logits = oracle::stored(DType::kF32, {t, args.gate.n},
+                                 linear_oracle({.x = args.x, .weight = args.gate}));
   const Buffer shape(DType::kI32, {t, k});
   const RouterAnswer answer = router_oracle({.logits = logits,
                                              .bias = args.bias,
@@ -31,7 +32,7 @@ Routed route(const Args& args, int64_t k) {
                                              .route_scale = args.route_scale,
                                              .normalize = args.normalize,
                                              .experts = shape});
-  return {oracle::stored(DType::kI32, {t, k}, answer.experts),
+  return {std::move(logits), oracle::stored(DType::kI32, {t, k}, answer.experts),
           oracle::stored(DType::kF32, {t, k}, answer.weights)};
 }
 
@@ -55,6 +56,8 @@ std::vector<double> moe_oracle(const Context& context, const MoeArgs& args) {
 MoeHiddenAnswer moe_hidden_oracle(const Context& context, const MoeHiddenArgs& args) {
   const Routed routed = route(args, args.chosen.dim(1));
   MoeHiddenAnswer answer;
+  const auto* const logits = routed.logits.as<float>();
+  answer.logits.assign(logits, logits + routed.logits.view().numel());
   for (int64_t i = 0; i < args.x.dim(0); ++i)
     for (int64_t j = 0; j < args.chosen.dim(1); ++j)
       answer.chosen.push_back(routed.chosen.view().row<int32_t>(i)[j]);

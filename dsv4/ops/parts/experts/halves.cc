@@ -76,7 +76,7 @@ constexpr Impl<ExpertsSumArgs> kTable[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<ExpertsSumArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<ExpertsSumArgs>, cpu::run, 0, cpu::host_bytes},
+    {"cpu", Arch::kCpu, true, reject_mirrors<ExpertsSumArgs>, cpu::run, 0, cpu::host_bytes},
 };
 }  // namespace dsv4::experts_sum_kernel
 

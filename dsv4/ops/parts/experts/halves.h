@@ -27,11 +27,29 @@
 
 namespace dsv4 {
 
+class Scratch;
+namespace gemm::experts {
+struct Entry;
+struct Start;
+}  // namespace gemm::experts
+
 // What a first half leaves for the second one of the same choices, on the host.
 struct FirstHalf {
   // On a device: a kernel of the first half had waited for the ids when it let the next one start,
   // so kernels that come later may read them before they wait.
   bool ids_are_complete = false;
+  // The logits of the router likewise: the first half routes by itself (ops/model/moe).
+  bool logits_are_complete = false;
+  // Memory that the second half sees, where the first one may leave a list for it; null:
+  // each makes its own.
+  Scratch* keep = nullptr;
+  // The list of a second half that stores rows, for products of so many stages on so many CTAs. It
+  // is complete when ids are. Null: there is none.
+  struct List {
+    const gemm::experts::Entry* entries = nullptr;
+    const gemm::experts::Start* starts = nullptr;
+    int stages = 0, ctas = 0;
+  } list{};
 };
 
 struct ExpertsHiddenArgs {
@@ -42,6 +60,7 @@ struct ExpertsHiddenArgs {
   ConstTensorView weights;     // [t, k] f32
   float swiglu_limit = 0.f;    // 0: no clamp
   TensorView hidden;           // [t * k, i] f32|bf16, in the order of the experts
+  Mirrors mirrors{};           // of hidden
   FirstHalf* first = nullptr;  // written, if not null
 };
 
@@ -66,6 +85,7 @@ struct ExpertsSumArgs {
   TensorView acc;            // [t, n] f32
   bool add = true;           // false: acc is overwritten
   ConstTensorView addend{};  // [t, n] f32|bf16; empty: nothing
+  Mirrors mirrors{};         // of acc
 };
 
 extern const Op<ExpertsHiddenArgs> experts_hidden;

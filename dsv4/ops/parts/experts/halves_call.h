@@ -25,8 +25,11 @@ struct HalfCall {
   Params product;
   TensorView y;  // [pairs, n] bf16, of the second half; by token and slot if it is the call's rows
 
-  // Before the product. Else its kernel lists the pairs, and stores lists.pair_of.
+  bool has_kept_list = false;  // of the first half
+
+  // Else the product's kernel lists the pairs, and stores lists.pair_of.
   bool needs_list() const { return product.choices.pairs == 0; }
+  bool launches_list() const { return needs_list() && !has_kept_list; }  // before the product
 };
 
 // weights: of the half that uses them
@@ -50,6 +53,19 @@ inline void set_product(HalfCall& call, Params p, const Reader& reader) {
   call.product = p;
 }
 
+// The list of the second half of a first one that has a list.
+inline HalfCall make_kept_list(const ExpertsHiddenArgs& args, int ctas, const Reader& reader,
+                               FirstHalf& first) {
+  HalfCall call = make_half(args.stack, args.experts, {}, ctas, *first.keep);
+  call.choices.by_pair = true;
+  set_product(call, down_of({.stack = args.stack}, reader, args.hidden), reader);
+  first.list = {.entries = call.product.entries,
+                .starts = call.product.starts,
+                .stages = call.product.stages,
+                .ctas = ctas};
+  return call;
+}
+
 inline HalfCall make_hidden_call(const ExpertsHiddenArgs& args, int ctas, const Reader& reader,
                                  Scratch& scratch) {
   HalfCall call = make_half(args.stack, args.experts, args.weights, ctas, scratch);
@@ -71,8 +87,15 @@ inline HalfCall make_output_call(const ExpertsOutputArgs& args, int ctas, const 
   p.out = call.y.as<bf16>(), p.out_stride = call.y.row_stride();
   p.out_by_pair = by_pair;
   set_product(call, p, reader);
-  // Before it waits it may read ids, and write nothing: neither a list nor places of pairs.
-  call.product.waits_first = !args.first.ids_are_complete || call.needs_list() || !by_pair;
+  const FirstHalf::List& kept = args.first.list;
+  if (call.needs_list() && by_pair && kept.entries != nullptr &&
+      kept.stages == call.product.stages && kept.ctas == ctas) {
+    call.product.entries = kept.entries, call.product.starts = kept.starts;
+    call.has_kept_list = true;
+  }
+  // Before it waits it may read ids and what follows from them, and write nothing: neither a list
+  // nor places of pairs.
+  call.product.waits_first = !args.first.ids_are_complete || call.launches_list() || !by_pair;
   return call;
 }
 

@@ -7,6 +7,7 @@
 #endif
 #include "dsv4/ops/parts/experts/halves_case.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
+#include "tests/harness/mirrored.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
 
@@ -424,6 +425,38 @@ TEST(ExpertsHalves, WholeExpertsGiveTheBitsOfExperts) {
         for (const int world : {1, 2, 3, 5, 7}) check_whole_experts(context, c, shape, world, want);
       }
     }
+  }
+}
+
+// Rows of h, of experts as stored, in images, and of the only one; and sums.
+TEST(ExpertsHalves, StoreValuesOnOtherRanks) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+  {
+    Case c({9, 3, 5, 384, 256}, {WeightFormat::kMxfp4}, DType::kBF16, false);
+    const ExpertsHiddenArgs args = test::first_half(c.arena, {}, c.args);
+    EXPECT_EQ(test::check_mirrors(experts_hidden, {}, c.arena, args, {&ExpertsHiddenArgs::hidden}),
+              1);
+    const ExpertsSumArgs sum{.rows = random_hidden(c.arena, {}, c.args),
+                             .experts = c.args.experts,
+                             .num_experts = 5,
+                             .acc = c.arena.output(DType::kF32, {9, 256}),
+                             .add = false};
+    EXPECT_EQ(test::check_mirrors(experts_sum, {}, c.arena, sum, {&ExpertsSumArgs::acc}), 1);
+  }
+  {
+    Case c({9, 1, 1, 384, 256, false}, {WeightFormat::kFp8Block}, DType::kBF16, false);
+    ExpertsHiddenArgs args = test::first_half(c.arena, {}, c.args);
+    args.experts = {}, args.weights = {};
+    EXPECT_EQ(test::check_mirrors(experts_hidden, {}, c.arena, args, {&ExpertsHiddenArgs::hidden}),
+              1);
+  }
+  if (test::gpu_capability().major != 9) return;
+  for (const test::ImageSource& source :
+       {test::ImageSource(3), test::ImageSource(WeightFormat::kMxfp4)}) {
+    test::ImagesCase c({.t = 70, .k = 3, .e = 4, .d = 512, .inner = 256}, source, source);
+    const ExpertsHiddenArgs args = test::first_half(c.arena, {}, c.args);
+    EXPECT_GE(test::check_mirrors(experts_hidden, {}, c.arena, args, {&ExpertsHiddenArgs::hidden}),
+              2);
   }
 }
 

@@ -14,9 +14,9 @@ DSV4_IMPL(HadamardArgs, cpu)
 
 constexpr Impl<QuantizeQ8Args> kQuantizeQ8[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<QuantizeQ8Args>, cuda::run},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<QuantizeQ8Args>, cpu::run},
+    {"cpu", Arch::kCpu, true, reject_mirrors<QuantizeQ8Args>, cpu::run},
 };
 
 constexpr Impl<FakeQuantArgs> kFakeQuant[] = {

@@ -20,6 +20,7 @@ struct QuantizeQ8Args {
   TensorView codes;   // [t, k] E4M3
   TensorView scales;  // [t, ceil(k / group)] E8M0
   int group = 128;
+  Mirrors mirrors{};  // of codes and of scales
 };
 
 enum class FakeQuantFormat : uint8_t { kS8, kS4 };

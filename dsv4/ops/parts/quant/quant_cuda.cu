@@ -76,7 +76,7 @@ __device__ uint2 with_signs(uint2 codes, const gemm::Run& x) {
 __global__ void __launch_bounds__(kThreads)
     quantize_q8_runs_kernel(int64_t runs, Divisor row_runs, const bf16* x, int64_t x_stride,
                             uint8_t* codes, int64_t codes_stride, uint8_t* scales,
-                            int64_t scales_stride) {
+                            int64_t scales_stride, const __grid_constant__ Mirrors mirrors) {
   ptx::pdl_start();
   const int64_t first = int64_t{blockIdx.x} * (kThreads * kRunsOfLane) + threadIdx.x;
   gemm::Run loaded[kRunsOfLane] = {};
@@ -93,9 +93,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kRunsOfLane; ++i) {
     const gemm::CodesOfRun q(loaded[i]);  // by all lanes of the warp
     if (first + i * kThreads >= runs) continue;
-    *reinterpret_cast<uint2*>(codes + row[i] * codes_stride + run[i] * gemm::kRun) =
-        with_signs(q.codes, loaded[i]);
-    if (run[i] % gemm::kRuns == 0) scales[row[i] * scales_stride + run[i] / gemm::kRuns] = q.scale;
+    store_mirrored(reinterpret_cast<uint2*>(codes + row[i] * codes_stride + run[i] * gemm::kRun),
+                   with_signs(q.codes, loaded[i]), mirrors);
+    if (run[i] % gemm::kRuns == 0)
+      store_mirrored(scales + row[i] * scales_stride + run[i] / gemm::kRuns, q.scale, mirrors);
   }
 }
 
@@ -111,7 +112,8 @@ void launch_runs(Device& device, const QuantizeQ8Args& args) {
   launch(device, "quantize_q8", quantize_q8_runs_kernel,
          {.grid = ceil_div(runs, kThreads * kRunsOfLane), .block = kThreads, .pdl = true}, runs,
          Divisor(row_runs), args.x.as<bf16>(), args.x.row_stride(), args.codes.as<uint8_t>(),
-         args.codes.row_stride(), args.scales.as<uint8_t>(), args.scales.row_stride());
+         args.codes.row_stride(), args.scales.as<uint8_t>(), args.scales.row_stride(),
+         args.mirrors);
 }
 
 // x may be out: a lane writes only elements that no other lane reads.
@@ -204,6 +206,10 @@ void hadamard_of(const Context& context, const HadamardArgs& args) {
 }
 
 }  // namespace
+
+const char* reject(const Context& context, const QuantizeQ8Args& args) {
+  return takes_runs(args) ? nullptr : reject_mirrors(context, args);
+}
 
 void run(const Context& context, const QuantizeQ8Args& args) {
   if (takes_runs(args)) return launch_runs(*context.device, args);

@@ -5,6 +5,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/ops/parts/quant/quant_case.h"
 #include "dsv4/tensor/buffer.h"
+#include "tests/harness/mirrored.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -83,6 +84,22 @@ void check_fake_quant(FakeQuantFormat format, int64_t t, int64_t k, int group, D
   };
   test.strided = [](FakeQuantArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.out); };
   check_op(fake_quant.impls, Context{}, arena, test);
+}
+
+TEST(QuantizeQ8, StoresCodesOnOtherRanks) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+  for (const int64_t t : {1, 37}) {
+    test::Arena arena;
+    const TensorView x = arena.input(DType::kBF16, {t, 384});
+    Rng rng(7);
+    test::fill_normal(x, rng);
+    const QuantizeQ8Args args{.x = x,
+                              .codes = arena.output(DType::kE4M3, {t, 384}),
+                              .scales = arena.output(DType::kE8M0, {t, 3})};
+    EXPECT_EQ(test::check_mirrors(quantize_q8, {}, arena, args,
+                                  {&QuantizeQ8Args::codes, &QuantizeQ8Args::scales}),
+              1);
+  }
 }
 
 TEST(FakeQuant, MatchesTheDefinition) {

@@ -64,12 +64,9 @@ __device__ void list_starts(const PairLists& out, const ListShared<kExperts>& sh
   }
 }
 
-// kExperts: the most that a call may have
-template <int kExperts = kMaxExperts>
-__global__ void __launch_bounds__(kListThreads)
-    list_pairs_kernel(const __grid_constant__ Choices in, const __grid_constant__ PairLists out) {
-  ptx::pdl_start();
-  alignas(16) __shared__ ListShared<kExperts> shared;
+// What a CTA does.
+template <int kExperts>
+__device__ void list_pairs(const Choices& in, const PairLists& out, ListShared<kExperts>& shared) {
   const int e = static_cast<int>(threadIdx.x);
   int mine = 0;
   for (int first = 0; first < in.pairs; first += kListThreads) {
@@ -97,6 +94,28 @@ __global__ void __launch_bounds__(kListThreads)
   }
   __syncthreads();
   list_starts(out, shared);
+}
+
+// kExperts: the most that a call may have
+template <int kExperts = kMaxExperts>
+__global__ void __launch_bounds__(kListThreads)
+    list_pairs_kernel(const __grid_constant__ Choices in, const __grid_constant__ PairLists out) {
+  ptx::pdl_start();
+  alignas(16) __shared__ ListShared<kExperts> shared;
+  list_pairs(in, out, shared);
+}
+
+// The lists of both halves (ops/parts/experts/halves.h), by a CTA each.
+template <int kExperts = kMaxExperts>
+__global__ void __launch_bounds__(kListThreads)
+    list_halves_kernel(const __grid_constant__ Choices first_in,
+                       const __grid_constant__ PairLists first_out,
+                       const __grid_constant__ Choices second_in,
+                       const __grid_constant__ PairLists second_out) {
+  ptx::pdl_start();
+  alignas(16) __shared__ ListShared<kExperts> shared;
+  const bool first = blockIdx.x == 0;
+  list_pairs(first ? first_in : second_in, first ? first_out : second_out, shared);
 }
 
 }  // namespace dsv4::gemm::experts

@@ -114,6 +114,7 @@ struct Params {
   // rows of gate are multiples of 4.
   bf16* h;
   int64_t h_stride;
+  Mirrors h_mirrors;
   const int32_t* first_pair;  // [tiles] pairs before each tile, with h
   bf16* y;                    // [slots, y_stride]
   int64_t y_stride;

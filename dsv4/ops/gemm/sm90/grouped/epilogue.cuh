@@ -100,8 +100,9 @@ __device__ void store_hidden(const Params& p, const Item& item, const Shared<Wei
     if (p.h != nullptr) {
       const int64_t pair = p.first_pair[item.tile_index] + column;
       if (rows > 0)
-        *reinterpret_cast<uint2*>(p.h + pair * p.h_stride + first_row) = {
-            ptx::pack_bf16x2(h[0], h[1]), ptx::pack_bf16x2(h[2], h[3])};
+        store_mirrored(reinterpret_cast<uint2*>(p.h + pair * p.h_stride + first_row),
+                       uint2{ptx::pack_bf16x2(h[0], h[1]), ptx::pack_bf16x2(h[2], h[3])},
+                       p.h_mirrors);
       continue;
     }
     const uint8_t scale = q8_scale(warp_max(largest));

@@ -15,6 +15,7 @@ constexpr int64_t kCtasOfSm = 4;  // of mix
 
 const char* reject(const Context& context, const HcBoundaryArgs& args) {
   if (context.device->info().major != 9) return "tuned for Hopper";
+  if (const char* const why = reject_homes(context, args)) return why;
   // Where the bits of a token must not depend on the batch, larger batches take the same kernels.
   if (args.streams.dim(0) > kMaxTokens && !context.need_batch_invariant)
     return "more than 64 tokens";

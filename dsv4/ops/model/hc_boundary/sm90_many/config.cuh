@@ -48,11 +48,12 @@ inline constexpr int kUsualColumns = 4096;  // up to here two CTAs of finish fit
 
 // What the kernels of both implementations take, and the partial sums of this one.
 struct ManyParams {
-  Params call;     // without `partial` and `slices`
-  float* dots;     // [tiles, t, kMixes]
-  float* squares;  // [tiles, t]
-  int tiles;       // d / kColumns
-  int blocks;      // blocks of tokens that a CTA of post_mix processes, one after the other
+  Params call;          // without `partial` and `slices`
+  float* dots;          // [tiles, t, kMixes]
+  float* squares;       // [tiles, t]
+  ColumnHomes y_homes;  // a tile has one
+  int tiles;            // d / kColumns
+  int blocks;           // blocks of tokens that a CTA of post_mix processes, one after the other
 };
 
 // Blocks of tokens of a CTA: as many CTAs as there are SMs, each of which keeps its columns of fn.

@@ -53,6 +53,8 @@ const char* reject(const Context& context, const HcBoundaryArgs& args) {
       (update &&
        (!packs(args.y, kRun) || !packs(args.y_post, kStreams) || !packs(args.y_comb, kStreams))))
     return "rows are not on 16 bytes";
+  for (int r = 0; r < args.y_homes.count; ++r)
+    if (args.y_homes.end[r] % kColumns != 0) return "wants homes of multiples of 128 columns";
   if (args.codes.rank > 0 && (!args.codes.is_contiguous() || !args.scales.is_contiguous()))
     return "wants contiguous codes";
   return nullptr;
@@ -68,6 +70,7 @@ void run(const Context& context, const HcBoundaryArgs& args) {
   const ManyParams params{.call = sm90_few::make_params(args, nullptr),
                           .dots = dots.as<float>(),
                           .squares = squares.as<float>(),
+                          .y_homes = args.y_homes,
                           .tiles = static_cast<int>(tiles),
                           .blocks = blocks_of_cta(t, tiles, device.info().num_sms)};
   launch_post_mix(device, args, params);

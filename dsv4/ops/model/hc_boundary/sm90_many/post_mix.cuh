@@ -76,7 +76,8 @@ class Mixer {
         s_(s),
         share_(share),
         thread_(static_cast<int>(threadIdx.x)),
-        column_(share.column + thread_ % kRuns * kRun) {}
+        column_(share.column + thread_ % kRuns * kRun),
+        y_at_(home_of_y(p, share.column) + column_) {}
 
   __device__ void run() {
     const int steps = share_.blocks * (kBlock / kStep);
@@ -102,6 +103,14 @@ class Mixer {
   }
 
  private:
+  // y where the rank has it that computed these columns.
+  __device__ static const Y* home_of_y(const ManyParams& p, int column) {
+    int r = 0;
+    while (r + 1 < p.y_homes.count && column >= p.y_homes.end[r]) ++r;
+    return reinterpret_cast<const Y*>(static_cast<const std::byte*>(p.call.y) +
+                                      p.y_homes.distance[r]);
+  }
+
   __device__ int token(int step) const {
     return share_.first + step * kStep + thread_ / kRuns;
   }
@@ -135,8 +144,7 @@ class Mixer {
 
   __device__ Pack<Y, kRun> load_y(int step) const {
     if (p_.call.y == nullptr || !is_token(step)) return {};
-    return *reinterpret_cast<const Pack<Y, kRun>*>(static_cast<const Y*>(p_.call.y) +
-                                                   token(step) * p_.call.y_stride + column_);
+    return *reinterpret_cast<const Pack<Y, kRun>*>(y_at_ + token(step) * p_.call.y_stride);
   }
 
   // What prefetch() brought; afterwards its place is free.
@@ -181,6 +189,7 @@ class Mixer {
   PostMixShared& s_;
   const Share& share_;
   const int thread_, column_;
+  const Y* const y_at_;  // the columns of the first token
   Pack<Y, kRun> y_;
 };
 

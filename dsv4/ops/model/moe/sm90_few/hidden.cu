@@ -8,8 +8,6 @@
 namespace dsv4::moe_hidden_kernel::sm90_few {
 namespace {
 
-using moe_kernel::sm90_few::Intermediates;
-
 // moe of the same arguments, but for what it adds up in the end.
 MoeArgs as_moe(const MoeHiddenArgs& args) {
   return {.x = args.x,
@@ -29,10 +27,20 @@ MoeArgs as_moe(const MoeHiddenArgs& args) {
 }  // namespace
 
 const char* reject(const Context& context, const MoeHiddenArgs& args) {
+  if (const char* const why = reject_mirrors(context, args)) return why;
   if (args.shared_hidden.dim(1) == 0) return "no rows of the shared expert";
   if (args.hidden.dtype != DType::kBF16 || args.shared_hidden.dtype != DType::kBF16)
     return "hidden values that are not bf16";
   return moe_kernel::sm90_few::reject_inputs(context, as_moe(args));
+}
+
+void run_inputs(const Context& context, const MoeHiddenArgs& args) {
+  moe_kernel::sm90_few::run_inputs(context, as_moe(args),
+                                   {.logits = args.logits,
+                                    .hidden = args.shared_hidden,
+                                    .y = {},
+                                    .chosen = args.chosen,
+                                    .share = {}});
 }
 
 void run(const Context& given, const MoeHiddenArgs& args) {
@@ -42,19 +50,18 @@ void run(const Context& given, const MoeHiddenArgs& args) {
   context.force_impl = {};  // of moe_hidden
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
-  const MoeArgs whole = as_moe(args);
-  const Intermediates temporaries{.logits = scratch.take(DType::kF32, {t, args.gate.n}),
-                                  .hidden = args.shared_hidden,
-                                  .y = {},
-                                  .chosen = args.chosen,
-                                  .share = scratch.take(DType::kF32, {t, args.chosen.dim(1)})};
-  moe_kernel::sm90_few::run_inputs(context, whole, temporaries);
-  router(context, moe_kernel::sm90_few::router_args(whole, temporaries));
+  run_inputs(context, args);
+  const TensorView share = scratch.take(DType::kF32, {t, args.chosen.dim(1)});
+  router(
+      context,
+      moe_kernel::sm90_few::router_args(
+          as_moe(args),
+          {.logits = args.logits, .hidden = {}, .y = {}, .chosen = args.chosen, .share = share}));
   if (args.hidden.dim(1) == 0 || args.routed.empty()) return;
   experts_hidden(context, {.x = args.x,
                            .stack = args.routed,
                            .experts = args.chosen,
-                           .weights = temporaries.share,
+                           .weights = share,
                            .swiglu_limit = args.swiglu_limit,
                            .hidden = args.hidden,
                            .first = args.first});

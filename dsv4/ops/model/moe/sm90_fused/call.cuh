@@ -15,6 +15,16 @@ template <int K, ImageScale kScale>
 void launch_gate_up(Device& device, gemm::Format shared, const GateUpParams& p);
 template <int K, ImageScale kScale>
 void launch_down(Device& device, int tokens, const DownParams& p);
+// As parts of a block of one token (halves_call.cuh).
+template <int K, ImageScale kScale>
+void launch_down_with_shared(Device& device, const DownParams& p);
+
+// By KbitImage::kind(): codebooks on the e4m3 grid have at most 4 bits.
+using GateUpLaunch = void (*)(Device&, gemm::Format, const GateUpParams&);
+inline constexpr GateUpLaunch kGateUp[KbitImage::kKinds] = {
+    launch_gate_up<2, ImageScale::kE4M4>,  launch_gate_up<3, ImageScale::kE4M4>,
+    launch_gate_up<4, ImageScale::kE4M4>,  nullptr,
+    launch_gate_up<4, ImageScale::kUe8m0>, launch_gate_up<4, ImageScale::kE4M3>};
 
 // Temporaries of a call: those of sm90_few, without what its router stores, and the hidden values
 // of the routed experts, [entries * t, inner] bf16.
@@ -79,7 +89,8 @@ GateUpParams make_gate_up_params(const MoeArgs& args, const Intermediates& tempo
       .routed = experts_kernel::gate_up_of(routed_args(args, temporaries), e4m3::kReader,
                                            temporaries.hidden),
       .shared = {},
-      .shared_tiles = shared_tiles(args)};
+      .shared_tiles = shared_tiles(args),
+      .chosen = nullptr};
   gemm::set_activations(params.shared, format_of_shared(args, temporaries.inputs), p.in,
                         split_of_shared(args, temporaries.inputs, num_sms, by_columns), p.weight.k,
                         kMaxTokens, make_map);
@@ -90,11 +101,13 @@ GateUpParams make_gate_up_params(const MoeArgs& args, const Intermediates& tempo
 inline DownParams make_down_params(const MoeArgs& args, const Intermediates& temporaries) {
   DownParams params{
       .router = router_kernel::make_routing(sm90_few::router_args(args, temporaries.inputs)),
+      .waits_first = false,
       .routed = experts_kernel::down_of(routed_args(args, temporaries), e4m3::kReader,
                                         temporaries.hidden),
       .slots = 1,
       .shared_y = temporaries.inputs.y.as<bf16>(),
       .shared_stride = temporaries.inputs.y.row_stride(),
+      .shared = {},
       .acc = args.acc.as<float>(),
       .acc_stride = args.acc.row_stride()};
   params.slots = kTiles / (2 * params.routed.chunks);

@@ -57,8 +57,9 @@ inline constexpr bool kFits = sizeof(Shared<K, kScale>) <= sm90::kMaxSmem;
 static_assert(kFits<2> && kFits<3> && kFits<4> && Shared<3>::kStages == 6);
 static_assert(kFits<4, ImageScale::kUe8m0> && kFits<4, ImageScale::kE4M3>);
 
-// w2 of the shared expert: a CTA has 32 rows, half of what wgmma multiplies, so that almost all
-// CTAs have the same work. Warpgroup r has the columns of rank r of a small-M product.
+// w2 of the shared expert beside routed gate and up: a CTA has 32 rows, half of what wgmma
+// multiplies, so that almost all CTAs have the same work. Warpgroup r has the columns of rank r of
+// a small-M product.
 inline constexpr int kSharedRows = 32;
 inline constexpr int kRankGroups = kHiddenTiles / e4m3::kGroups;  // of 128 columns, at most
 
@@ -71,20 +72,44 @@ void with_shared_config(gemm::Format format, const Body& body) {
   body(gemm::Config<Format::kFp8, kPairs>{});
 }
 
+// Down: how a CTA has rows of acc and entries. C: the Config of w2 of the shared expert, or
+// NoShared.
+struct NoShared {};
+template <int kTokens_, class C>
+struct DownShape {
+  static constexpr bool kHasShared = !std::is_same_v<C, NoShared>;
+  static constexpr int kTokens = kTokens_, kItemEntries = kHasShared ? 4 : 2;
+  static constexpr int kItemStrips = e4m3::kStrips / kItemEntries;
+  static constexpr int kRows = kItemStrips * gemm::kUnitRows;  // of a CTA
+  static constexpr int kWidth = kItemEntries * kTokens;        // pairs of an item
+  static constexpr int kPairBits = kWidth == 2 ? 1 : 2;
+  static_assert(kWidth == 1 << kPairBits);
+
+  __device__ static int items(const Routes& routes) {
+    return (routes.count + kItemEntries - 1) / kItemEntries;
+  }
+};
+inline constexpr int kDownRows = DownShape<1, NoShared>::kRows;
+
 struct GateUpParams {
   router_kernel::Routing router;  // stores nothing
   int tokens;
   gemm::experts::Params routed;
   gemm::Params<1> shared;  // y = w2 h of the shared expert; boxes of kSharedRows
   int shared_tiles;        // the last CTAs have one each
+  int32_t* chosen;         // [k] of the first token; null: not stored
 };
 
 struct DownParams {
   router_kernel::Routing router;
+  bool waits_first;  // the logits may not be complete when the kernel starts
   gemm::experts::Params routed;
-  int slots;             // items whose activations are in shared memory at a time
-  const bf16* shared_y;  // [t, D]: what the shared expert adds
+  int slots;  // items whose activations are in shared memory at a time
+  // What the shared expert adds: of a whole block [t, D], which gate and up computed; of a part
+  // (moe_output.h) null: its w2 is a product of this kernel, in boxes of as many rows as a CTA has.
+  const bf16* shared_y;
   int64_t shared_stride;
+  gemm::Params<1> shared;
   float* acc;  // [t, D]
   int64_t acc_stride;
 };

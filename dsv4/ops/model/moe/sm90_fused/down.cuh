@@ -7,11 +7,14 @@
 // Tiles      a CTA has 32 rows of acc, two strips, of all entries: no sum leaves a CTA. An item is
 //            two entries, each with the two strips, so that a warpgroup has four
 //            (experts/sm90_few_e4m3); the pairs of both entries are columns of the same products,
-//            and a warp uses those of its own entry
+//            and a warp uses those of its own entry. Of a rank of several, which has fewer rows, a
+//            CTA has one strip, and an item four entries; w2 of the shared expert, whose hidden
+//            values were exchanged with the others, comes first in the ring
 // Roles      warps 0 - 15 math: keys, Q8 of h, items | warps 16, 17: a strip each, sums of all
 //            items in registers | warp 18: routes, lists, copies | warp 19: routes
 // Order      gate_up lets this kernel start when it has waited itself, so the logits are complete:
-//            routing and copies come before the wait, h after it
+//            routing and copies come before the wait, h after it. So it is where an exchange of h
+//            stands between the two kernels
 // Barriers   as gate_up.cuh, but 10
 // Registers  104 of math warps, 64 of the others, no spills
 
@@ -24,37 +27,63 @@
 #include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/activations.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/routes.cuh"
+#include "dsv4/ops/model/moe/sm90_fused/shared_down.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
 
-inline constexpr int kItemEntries = 2, kItemStrips = e4m3::kStrips / kItemEntries;
-static_assert(kItemEntries == 2);                                // copy_strips
-inline constexpr int kDownRows = kItemStrips * gemm::kUnitRows;  // of a CTA
+// In the place of a tile of w2 that another kernel multiplies.
+template <class S>
+struct NoTile {
+  __device__ int items() const { return 0; }
+  __device__ e4m3::RingPlace<S> after() const { return {}; }
+};
 
-__device__ inline int items_of(const Routes& routes) {
-  return (routes.count + kItemEntries - 1) / kItemEntries;
+// What a math warpgroup does for w2 of the shared expert.
+template <class S, class Tile>
+struct PartOfShared : SharedDown<S, Tile> {
+  using SharedDown<S, Tile>::SharedDown;
+  __device__ void multiply_and_hand_over(S& shared) {
+    e4m3::hand_over(this->multiply(shared), 0, shared);
+  }
+};
+template <class S>
+struct PartOfShared<S, NoTile<S>> {
+  __device__ PartOfShared(const NoTile<S>&, int) {}
+  __device__ void load() {}
+  __device__ void store(S&) const {}
+  __device__ void multiply_and_hand_over(S&) {}
+};
+
+template <class S, int kRows, class C>
+__device__ auto shared_tile(const DownParams& p) {
+  if constexpr (std::is_same_v<C, NoShared>)
+    return NoTile<S>{};
+  else
+    return SharedTile<S, C, kRows>{p.shared, static_cast<int>(blockIdx.x)};
 }
 
-// One lane.
-template <class S>
-__device__ void copy_strips(const gemm::experts::Params& p, S& shared) {
-  constexpr int kUnit = S::kUnit;
+// One lane. ring: of the first step
+template <class Shape, class S>
+__device__ void copy_strips(const gemm::experts::Params& p, e4m3::RingPlace<S> ring, S& shared) {
+  constexpr int kUnit = S::kUnit, kItemStrips = Shape::kItemStrips;
   const int steps = e4m3::steps_of(p), strip_bytes = p.chunks * kUnit;
   const int first_strip = static_cast<int>(blockIdx.x) * kItemStrips;
   const int strips = min(kItemStrips, p.strips - first_strip);
-  e4m3::RingPlace<S> ring;
-  for (int entry = 0; entry < shared.own.count; entry += kItemEntries) {
-    const int entries = min(kItemEntries, shared.own.count - entry);
-    const std::byte* const first = p.images.of(shared.own.entries[entry].expert);
-    const std::byte* const last = p.images.of(shared.own.entries[entry + entries - 1].expert);
+  for (int entry = 0; entry < shared.own.count; entry += Shape::kItemEntries) {
+    const int entries = min(Shape::kItemEntries, shared.own.count - entry);
+    const std::byte* images[Shape::kItemEntries];
+#pragma unroll
+    for (int i = 0; i < Shape::kItemEntries; ++i)
+      images[i] = p.images.of(shared.own.entries[entry + min(i, entries - 1)].expert);
     for (int step = 0; step < steps; ++step, ring.next()) {
       const int run = min(e4m3::kGroups, p.chunks - step * e4m3::kGroups) * kUnit;
       shared.empty[ring.stage].wait(ring.phase ^ 1);
       shared.full[ring.stage].expect_tx(entries * strips * run);
-      for (int i = 0; i < entries * kItemStrips; ++i) {
+#pragma unroll
+      for (int i = 0; i < e4m3::kStrips; ++i) {
         const int strip = i % kItemStrips;
-        if (strip >= strips) continue;
-        const std::byte* from = (i < kItemStrips ? first : last) +
+        if (i / kItemStrips >= entries || strip >= strips) continue;
+        const std::byte* from = images[i / kItemStrips] +
                                 int64_t{first_strip + strip} * strip_bytes +
                                 step * e4m3::kGroups * kUnit;
         ptx::cp_async_bulk_evict_first(
@@ -66,21 +95,23 @@ __device__ void copy_strips(const gemm::experts::Params& p, S& shared) {
   }
 }
 
-template <int kTokens, class S>
-__device__ void down_math(const DownParams& p, S& shared) {
-  constexpr int kWidth = kItemEntries * kTokens;  // pairs of an item
+template <class Shape, class S, class Tile>
+__device__ void down_math(const DownParams& p, const Tile& tile, S& shared) {
+  constexpr int kTokens = Shape::kTokens, kItemEntries = Shape::kItemEntries,
+                kWidth = Shape::kWidth;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int group = __shfl_sync(~0u, warp / e4m3::kGroupWarps, 0);  // so that addresses are uniform
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   Scorer scorer(p.router, kTokens);
   scorer.load();
   scorer.store(shared.own);
-  const Rows<kWidth> rows(p.routed, group, kTokens);
+  PartOfShared<S, Tile> down(tile, group);
+  const Rows<kWidth> rows(p.routed, group, Shape::kPairBits);
   const int item_tiles = 2 * p.routed.chunks;
   ptx::barrier_sync(kListedBarrier, kListedThreads);
   const Routes& routes = shared.own;
-  e4m3::RingPlace<S> ring;
-  const int items = items_of(routes);
+  const int items = Shape::items(routes);
+  e4m3::RingPlace<S> ring = tile.after();
   for (int item = 0; item < items;) {
     const int at_once = min(items - item, p.slots), pieces = rows.pieces(at_once);
     const auto find = [&](int piece) {
@@ -93,10 +124,12 @@ __device__ void down_math(const DownParams& p, S& shared) {
     };
     // Two pieces in flight: one token has one or two of a thread.
     const uint4 *const first = find(thread), *const second = find(thread + kGroupThreads);
-    if (item == 0) ptx::griddepcontrol_wait();
+    if (item == 0) ptx::griddepcontrol_wait(), down.load();
     e4m3::Columns16 x = rows.load(first), next = rows.load(second);
+    const bool is_first = item == 0;
+    if (is_first) down.store(shared);
     // The warpgroup has finished with the rows before.
-    if (item > 0) ptx::barrier_sync(e4m3::group_barrier(group), kGroupThreads);
+    if (!is_first) ptx::barrier_sync(e4m3::group_barrier(group), kGroupThreads);
 #pragma unroll 1
     for (int i = thread; i < pieces; i += kGroupThreads) {
       rows.store(i, x, item_tiles, shared);
@@ -105,34 +138,52 @@ __device__ void down_math(const DownParams& p, S& shared) {
     }
     ptx::fence_proxy_async();
     ptx::barrier_sync(e4m3::group_barrier(group), kGroupThreads);
+    if (is_first) down.multiply_and_hand_over(shared);
     for (int slot = 0; slot < at_once; ++slot, ++item) {
       const auto* tiles = shared.x + slot * item_tiles;
       e4m3::hand_over(
           e4m3::multiply_item<kWidth>(p.routed, ptx::make_smem_desc_128B(ptx::smem_address(tiles)),
                                       shared.x_scale + slot * item_tiles, group, ring, shared),
-          item, shared);
+          tile.items() + item, shared);
     }
   }
 }
 
+// What the shared expert adds to the row of a lane. With NoTile, after the wait.
+template <class Shape, class S, class Tile>
+__device__ float shared_part(const DownParams& p, const Tile& tile, int strip, int token, int row,
+                             bool stores, S& shared) {
+  if constexpr (Shape::kHasShared) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const float4 sum = take_shared(tile.p.split.ranks(), strip, lane / 4 * 4, shared);
+    const float of_token[2][2] = {{sum.x, sum.z}, {sum.y, sum.w}};  // rows g and g + 8
+    return gemm::experts::rounded(of_token[token][lane / 2 % 2]);
+  } else {
+    return stores ? to_float(p.shared_y[token * p.shared_stride + row]) : 0;
+  }
+}
+
 // An epilogue warp: a strip. Lane 4g + 2h + t has row g + 8h of token t.
-template <int kTokens, class S>
-__device__ void sum_entries(const DownParams& p, S& shared) {
+template <class Shape, class S, class Tile>
+__device__ void sum_entries(const DownParams& p, const Tile& tile, S& shared) {
+  constexpr int kTokens = Shape::kTokens, kItemEntries = Shape::kItemEntries,
+                kItemStrips = Shape::kItemStrips;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, token = lane % 2, half = lane / 2 % 2;
-  const int strip = static_cast<int>(threadIdx.x) / kWarp - e4m3::kMathWarps;
+  const int warp_strip = static_cast<int>(threadIdx.x) / kWarp - e4m3::kMathWarps;
+  const int strip = min(warp_strip, kItemStrips - 1);
   const int row =
-      static_cast<int>(blockIdx.x) * kDownRows + strip * gemm::kUnitRows + lane / 4 + 8 * half;
-  const bool stores = token < kTokens && row < p.routed.rows;
+      static_cast<int>(blockIdx.x) * Shape::kRows + strip * gemm::kUnitRows + lane / 4 + 8 * half;
+  const bool stores = token < kTokens && row < p.routed.rows && strip == warp_strip;
   const Routes& routes = shared.own;
   ptx::barrier_sync(kListedBarrier, kListedThreads);
   const float scale2 =  // of entry `lane`
       lane < routes.count ? p.routed.scale2[routes.entries[lane].expert * 3 + 2] * p.routed.factor
                           : 0;
   ptx::griddepcontrol_wait();
-  const float shared_y = stores ? to_float(p.shared_y[token * p.shared_stride + row]) : 0;
+  const float shared_y = shared_part<Shape>(p, tile, strip, token, row, stores, shared);
   float sum = 0;
-  for (int item = 0; item < items_of(routes); ++item) {
-    const int buffer = item % e4m3::kBuffers;
+  for (int item = 0; item < Shape::items(routes); ++item) {
+    const int buffer = (tile.items() + item) % e4m3::kBuffers;
     ptx::barrier_sync(e4m3::filled_barrier(buffer), e4m3::kFilledThreads);
 #pragma unroll
     for (int i = 0; i < kItemEntries; ++i) {
@@ -154,21 +205,28 @@ __device__ void sum_entries(const DownParams& p, S& shared) {
   if (stores) p.acc[token * p.acc_stride + row] = sum + shared_y;
 }
 
-template <int K, ImageScale kScale, int kTokens>
+template <int K, ImageScale kScale, int kTokens, class C = NoShared>
 __global__ void __launch_bounds__(kThreads, 1) down_kernel(const __grid_constant__ DownParams p) {
+  using S = Shared<K, kScale>;
+  using Shape = DownShape<kTokens, C>;
   ptx::griddepcontrol_launch_dependents();
-  auto& shared = *reinterpret_cast<Shared<K, kScale>*>(ptx::dynamic_smem());
+  auto& shared = *reinterpret_cast<S*>(ptx::dynamic_smem());
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const auto tile = shared_tile<S, Shape::kRows, C>(p);
+  if (p.waits_first) ptx::griddepcontrol_wait();
   clear(shared);
   e4m3::init_barriers(shared);
   if (warp < e4m3::kMathWarps) {
     ptx::setmaxnreg_inc<e4m3::kMathRegisters>();
-    return down_math<kTokens>(p, shared);
+    return down_math<Shape>(p, tile, shared);
   }
   ptx::setmaxnreg_dec<e4m3::kOtherRegisters>();
-  if (warp < kListWarp) return sum_entries<kTokens>(p, shared);
+  if (warp < kListWarp) return sum_entries<Shape>(p, tile, shared);
+  if constexpr (Shape::kHasShared)
+    if (warp == kHelperWarp && threadIdx.x % kWarp == 0) tile.copy(shared);
   route(p.router, kTokens, warp == kListWarp, shared.own);
-  if (warp == kListWarp && threadIdx.x % kWarp == 0) copy_strips(p.routed, shared);
+  if (warp == kListWarp && threadIdx.x % kWarp == 0)
+    copy_strips<Shape>(p.routed, tile.after(), shared);
   ptx::griddepcontrol_wait();
 }
 

@@ -1,5 +1,6 @@
 // The second launch of the feed-forward block: routing, gate and up of the routed experts with
-// SwiGLU, and w2 of the shared expert (docs/kernels/moe_fused.md).
+// SwiGLU, and w2 of the shared expert (docs/kernels/moe_fused.md). A rank of several, whose hidden
+// values are exchanged first, has no w2 here.
 //
 // Problem    pair = (entry, token): h[pair] = bf16(weight * swiglu(bf16(w1 Q8(x)), bf16(w3 Q8(x))))
 //            of the chosen experts; y = bf16(w2 Q8(h)) of the shared expert
@@ -40,13 +41,13 @@ __device__ inline gemm::experts::Range range_of(const GateUpParams& p, const Rou
   return gemm::experts::Range(p.routed, routes.entries, routes.count);
 }
 
-template <class S, class C>
-__device__ void gate_up_math(const GateUpParams& p, const SharedTile<S, C>& tile, S& shared) {
+template <class S, class Tile>
+__device__ void gate_up_math(const GateUpParams& p, const Tile& tile, S& shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int group = __shfl_sync(~0u, warp / e4m3::kGroupWarps, 0);  // so that addresses are uniform
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   Scorer scorer(p.router, p.tokens);
-  SharedDown<S, C> down(tile, group);
+  SharedDown<S, Tile> down(tile, group);
   const Rows<2> rows(p.routed, group, p.tokens - 1);
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
@@ -71,6 +72,12 @@ __device__ void gate_up_math(const GateUpParams& p, const SharedTile<S, C>& tile
                     tile.items() + i, shared);
 }
 
+// The list warp.
+__device__ inline void store_chosen(int32_t* chosen, int k, const Routes& routes) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (lane < k) chosen[lane] = routes.expert[lane];
+}
+
 // C: the Config of w2 of the shared expert.
 template <int K, ImageScale kScale, class C>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -78,7 +85,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   using S = Shared<K, kScale>;
   auto& shared = *reinterpret_cast<S*>(ptx::dynamic_smem());
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const SharedTile<S, C> tile(p);
+  const SharedTile<S, C, kSharedRows> tile{
+      p.shared, static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x) + p.shared_tiles};
   clear(shared);
   if (threadIdx.x == 0)
     shared.own.expected = gemm::experts::Range(p.routed, shared.own.entries, p.tokens * p.router.k);
@@ -95,6 +103,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::griddepcontrol_launch_dependents();
   if (warp >= kListWarp) {
     route(p.router, p.tokens, warp == kListWarp, shared.own);
+    if (warp == kListWarp && p.chosen != nullptr && blockIdx.x == 0)
+      store_chosen(p.chosen, p.router.k, shared.own);
     if (warp == kListWarp && one_lane)
       e4m3::produce(p.routed, range_of(p, shared.own), shared, tile.after());
     return;

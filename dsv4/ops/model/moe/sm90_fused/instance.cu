@@ -27,8 +27,16 @@ void launch_down(Device& device, int tokens, const DownParams& p) {
          launch_shape<K, kScale>(ceil_div(p.routed.rows, kDownRows)), p);
 }
 
+template <int K, ImageScale kScale>
+void launch_down_with_shared(Device& device, const DownParams& p) {
+  using C = gemm::Config<gemm::Format::kFp8, kPairs>;
+  launch(device, "moe_output", down_kernel<K, kScale, 1, C>,
+         launch_shape<K, kScale>(ceil_div(p.routed.rows, DownShape<1, C>::kRows)), p);
+}
+
 template void launch_gate_up<DSV4_INSTANCE>(Device& device, gemm::Format shared,
                                             const GateUpParams& p);
 template void launch_down<DSV4_INSTANCE>(Device& device, int tokens, const DownParams& p);
+template void launch_down_with_shared<DSV4_INSTANCE>(Device& device, const DownParams& p);
 
 }  // namespace dsv4::moe_kernel::sm90_fused

@@ -9,11 +9,6 @@ namespace {
 
 using Scale = ImageScale;
 
-// By KbitImage::kind(): codebooks on the e4m3 grid have at most 4 bits.
-constexpr void (*kGateUp[KbitImage::kKinds])(Device&, gemm::Format, const GateUpParams&) = {
-    launch_gate_up<2, Scale::kE4M4>,  launch_gate_up<3, Scale::kE4M4>,
-    launch_gate_up<4, Scale::kE4M4>,  nullptr,
-    launch_gate_up<4, Scale::kUe8m0>, launch_gate_up<4, Scale::kE4M3>};
 constexpr void (*kDown[KbitImage::kKinds])(Device&, int, const DownParams&) = {
     launch_down<2, Scale::kE4M4>,  launch_down<3, Scale::kE4M4>,
     launch_down<4, Scale::kE4M4>,  nullptr,

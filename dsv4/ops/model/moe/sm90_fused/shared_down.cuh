@@ -1,7 +1,7 @@
-// y = bf16(w2 Q8(h)) of the shared expert, in the ring of the routed gate and up: its weights are
-// known before the routing is, so they are on their way while the CTA waits and routes.
+// y = bf16(w2 Q8(h)) of the shared expert, in the ring of the routed experts: its weights are known
+// before the routing is, so they are on their way while the CTA waits and routes.
 //
-// A CTA has 32 rows and all columns. Warpgroup r computes what rank r of a cluster of gemm/sm90
+// A CTA has some rows and all columns. Warpgroup r computes what rank r of a cluster of gemm/sm90
 // computes, with the same instructions, and the epilogue adds them in the same order: equal bits.
 
 #pragma once
@@ -15,9 +15,11 @@
 namespace dsv4::moe_kernel::sm90_fused {
 
 // The tile of this CTA in the ring. FP8: wgmma reads 64 rows, those of the next slab are not used.
-template <class S, class C>
+template <class S, class Config, int kRows_>
 struct SharedTile {
-  static constexpr int kSlabBytes = gemm::slab_bytes(C::kFormat) * kSharedRows / gemm::kTileRows;
+  using C = Config;
+  static constexpr int kRows = kRows_;
+  static constexpr int kSlabBytes = gemm::slab_bytes(C::kFormat) * kRows / gemm::kTileRows;
   static constexpr int kStageSlabs = S::kStageBytes / kSlabBytes;
   static constexpr int kMostSlabs = kHiddenTiles / C::kGroups;
   static_assert((kMostSlabs + kStageSlabs - 1) / kStageSlabs < S::kStages, "reads past the ring");
@@ -25,17 +27,13 @@ struct SharedTile {
   const gemm::Params<1>& p;
   int tile;  // negative: none
 
-  __device__ explicit SharedTile(const GateUpParams& params)
-      : p(params.shared),
-        tile(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x) + params.shared_tiles) {}
-
   __device__ bool exists() const { return tile >= 0; }
   __device__ int items() const { return exists() ? 1 : 0; }  // uses of the buffers
   __device__ int stages() const {
     return exists() ? (p.split.slabs + kStageSlabs - 1) / kStageSlabs : 0;
   }
   __device__ e4m3::RingPlace<S> after() const { return {{.stage = stages()}}; }
-  __device__ int row() const { return tile * kSharedRows; }
+  __device__ int row() const { return tile * kRows; }
   // Waits for a slab.
   __device__ const unsigned char* slab(int slab, S& shared) const {
     const int stage = slab / kStageSlabs;
@@ -59,17 +57,19 @@ struct SharedTile {
 };
 
 // The part of a math warpgroup.
-template <class S, class C>
+template <class S, class SharedTile>
 class SharedDown {
+  using C = typename SharedTile::C;
+
  public:
   // Requests scales of weights. FP8: lane i has that of slab i of the rank.
-  __device__ SharedDown(const SharedTile<S, C>& tile, int group)
+  __device__ SharedDown(const SharedTile& tile, int group)
       : tile_(tile), group_(group), share_(tile.p, 0, group) {
     slabs_ = tile.exists() && group < tile.p.split.ranks() ? share_.slabs : 0;
     const gemm::Matrix& matrix = tile.p.matrix[0];
     if constexpr (C::kBits > 0) {
       const gemm::Tile rows{
-          .matrix = 0, .row = tile.row(), .count = min(kSharedRows, matrix.n - tile.row())};
+          .matrix = 0, .row = tile.row(), .count = min(SharedTile::kRows, matrix.n - tile.row())};
       planes_.request(matrix, rows, share_.first_slab, share_.first_slab + slabs_, row_thread());
     } else {
       const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -150,9 +150,9 @@ class SharedDown {
   __device__ static int thread() {
     return static_cast<int>(threadIdx.x) % kGroupThreads;
   }
-  // The index among two warps, which have the rows; the others repeat them.
+  // The index among the warps that have the rows; the others repeat them.
   __device__ static int row_thread() {
-    return static_cast<int>(threadIdx.x) % (kSharedRows / gemm::kUnitRows * kWarp);
+    return static_cast<int>(threadIdx.x) % (SharedTile::kRows / gemm::kUnitRows * kWarp);
   }
   __device__ static int token() {
     return thread() / (kRankGroups * kRuns);
@@ -165,7 +165,7 @@ class SharedDown {
     return kXTiles + group_ * kRankGroups;
   }
 
-  const SharedTile<S, C>& tile_;
+  const SharedTile& tile_;
   int group_;
   gemm::Share share_;
   int slabs_;
@@ -174,18 +174,25 @@ class SharedDown {
   gemm::Run run_{};           // of h
 };
 
-// An epilogue warp: 16 rows, whose sums are the first use of a buffer.
-template <class S, class C>
-__device__ void finish_shared(const SharedTile<S, C>& tile, S& shared) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int strip = static_cast<int>(threadIdx.x) / kWarp - e4m3::kMathWarps;
+// An epilogue warp: the sums of a strip of 16 rows, which are the first use of a buffer.
+template <class S>
+__device__ float4 take_shared(int ranks, int strip, int lane, S& shared) {
   ptx::barrier_sync(e4m3::filled_barrier(0), e4m3::kFilledThreads);
   float4 sum = shared.partials[0].sums[strip][lane];
-  for (int rank = 1; rank < tile.p.split.ranks(); ++rank) {
+  for (int rank = 1; rank < ranks; ++rank) {
     const float4 part = shared.partials[0].sums[rank * e4m3::kGroupWarps + strip][lane];
     sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
   }
   shared.drained[0].arrive();
+  return sum;
+}
+
+// An epilogue warp: rounds and stores a strip.
+template <class S, class SharedTile>
+__device__ void finish_shared(const SharedTile& tile, S& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int strip = static_cast<int>(threadIdx.x) / kWarp - e4m3::kMathWarps;
+  const float4 sum = take_shared(tile.p.split.ranks(), strip, lane, shared);
   if (lane % 4 != 0) return;  // columns of no token
   const gemm::Matrix& matrix = tile.p.matrix[0];
   const float values[4] = {sum.x, sum.y, sum.z, sum.w};

@@ -156,7 +156,8 @@ HostBytes host_bytes(const ExpertsHiddenArgs& args) {
   return bytes;
 }
 
-const char* reject(const Context&, const ExpertsHiddenArgs& args) {
+const char* reject(const Context& context, const ExpertsHiddenArgs& args) {
+  if (const char* const why = reject_mirrors(context, args)) return why;
   return reject_images(args.stack);
 }
 

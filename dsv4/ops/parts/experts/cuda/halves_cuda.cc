@@ -102,7 +102,8 @@ void run(const Context& context, const ExpertsHiddenArgs& args) {
   experts_swiglu(device, {.gate_up = gate_up,
                           .weight = plan.weight,
                           .limit = args.swiglu_limit,
-                          .hidden = args.hidden});
+                          .hidden = args.hidden,
+                          .mirrors = args.mirrors});
 }
 
 }  // namespace experts_hidden_kernel::cuda
@@ -160,7 +161,8 @@ void run(const Context& context, const ExpertsSumArgs& args) {
                                     .slots = args.experts.dim(1),
                                     .add = args.add,
                                     .addend = args.addend,
-                                    .acc = args.acc});
+                                    .acc = args.acc,
+                                    .mirrors = args.mirrors});
 }
 
 }  // namespace experts_sum_kernel::cuda
@@ -183,8 +185,10 @@ void run(const Context& context, const ExpertsHiddenArgs& args) {
   Projection x(context, args.x);
   x.into(expert.w1, gate_up.slice(1, 0, inner));
   x.into(expert.w3, gate_up.slice(1, inner, 2 * inner));
-  experts_swiglu(*context.device,
-                 {.gate_up = gate_up, .limit = args.swiglu_limit, .hidden = args.hidden});
+  experts_swiglu(*context.device, {.gate_up = gate_up,
+                                   .limit = args.swiglu_limit,
+                                   .hidden = args.hidden,
+                                   .mirrors = args.mirrors});
 }
 
 }  // namespace experts_hidden_kernel::parts

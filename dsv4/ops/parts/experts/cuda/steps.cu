@@ -55,7 +55,8 @@ __global__ void quantize_kernel(const X* x, int64_t x_stride, bf16* out, int d) 
 
 template <class X, class H, GateActivation kActivation>
 __global__ void swiglu_kernel(const X* gate_up, const float* weight, H* hidden,
-                              int64_t hidden_stride, int inner, float limit, bool quantize) {
+                              int64_t hidden_stride, int inner, float limit, bool quantize,
+                              const __grid_constant__ Mirrors mirrors) {
   const auto gated = [](float gate, float up, float factor, float most) {
     if constexpr (kActivation == GateActivation::kSilu) return swiglu(gate, up, factor, most);
     return gelu_gated(kActivation == GateActivation::kGeluTanh, gate, up, factor, most);
@@ -73,7 +74,7 @@ __global__ void swiglu_kernel(const X* gate_up, const float* weight, H* hidden,
   if (quantize) quantize_group(v);
   for (int i = 0; i < kLaneColumns; ++i) {
     const int c = first + i * kWarp;
-    if (c < inner) hidden[pair * hidden_stride + c] = from_float<H>(v[i]);
+    if (c < inner) store_mirrored(hidden + pair * hidden_stride + c, from_float<H>(v[i]), mirrors);
   }
 }
 
@@ -134,7 +135,7 @@ template <int kRun, class Y, class Addend>
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(const Y* y, int64_t y_stride, PairsOfToken of_token, bool add,
                    const Addend* addend, int64_t addend_stride, float* acc, int64_t acc_stride,
-                   int d) {
+                   int d, const __grid_constant__ Mirrors mirrors) {
   ptx::pdl_start();
   extern __shared__ int32_t pairs[];
   const int64_t t = blockIdx.x;
@@ -155,7 +156,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll 4
   for (int i = 0; i < slots; ++i) plus(y + pairs[i] * y_stride + c);
   if (addend != nullptr) plus(addend + t * addend_stride + c);
-  store<kRun>(acc + t * acc_stride + c, sum);
+  store_mirrored(reinterpret_cast<Pack<float, kRun>*>(acc + t * acc_stride + c),
+                 packed<kRun, float>(sum), mirrors);
 }
 
 template <int kRun, class Y, class Addend>
@@ -175,7 +177,7 @@ void launch_combine(Device& device, const CombineStep& step) {
           .pdl = true},
          step.y.as<Y>(), step.y.row_stride(), of_token, step.add,
          more ? step.addend.as<Addend>() : nullptr, more ? step.addend.row_stride() : 0,
-         step.acc.as<float>(), step.acc.row_stride(), d);
+         step.acc.as<float>(), step.acc.row_stride(), d, step.mirrors);
 }
 
 // grid: a row of `rows` along x
@@ -214,7 +216,7 @@ void experts_swiglu(Device& device, const SwigluStep& step) {
         device, "experts_swiglu", kernel,
         {.grid = step.hidden.dim(0), .block = kThreads, .grid_y = group_blocks(inner), .pdl = true},
         step.gate_up.as<X>(), step.weight, step.hidden.as<H>(), step.hidden.row_stride(), inner,
-        step.limit > 0 ? step.limit : HUGE_VALF, step.quantize);
+        step.limit > 0 ? step.limit : HUGE_VALF, step.quantize, step.mirrors);
   };
   if (step.gate_up.dtype == DType::kBF16) return run(bf16(), bf16());
   with_stored_type(step.hidden.dtype, [&](auto element) { run(float(), element); });

@@ -19,6 +19,7 @@ struct SwigluStep {
   float limit = 0;                // 0: no clamp
   bool quantize = false;          // Q8 over groups of 128, after the rounding to hidden's dtype
   TensorView hidden;              // [pairs, i] bf16 where gate_up is, else f32|bf16|f16
+  Mirrors mirrors{};              // of hidden
   GateActivation activation = GateActivation::kSilu;
 };
 void experts_swiglu(Device& device, const SwigluStep& step);
@@ -43,6 +44,7 @@ struct CombineStep {
   bool add = true;
   ConstTensorView addend{};  // [t, d] f32|bf16; empty: nothing
   TensorView acc;            // [t, d] f32
+  Mirrors mirrors{};         // of acc
 };
 // Adds a token's pairs in ascending order, which is ascending expert, then slot; then the addend.
 void experts_combine(Device& device, const CombineStep& step);

@@ -135,6 +135,7 @@ const char* reject_half_of(const Context& context, const ExpertStack& stack,
 }  // namespace
 
 const char* reject_half(const Context& context, const ExpertsHiddenArgs& args) {
+  if (const char* const why = reject_mirrors(context, args)) return why;
   if (args.hidden.dtype != DType::kBF16) return "hidden values that are not bf16";
   return reject_half_of(context, args.stack, args.experts, args.x,
                         experts_hidden_kernel::sm90_many_e4m3::reject(context, args),
@@ -152,9 +153,16 @@ void run_hidden(const Context& context, const ExpertsHiddenArgs& args, const Ker
   if (args.hidden.dim(0) == 0) return;
   Device& device = *context.device;
   const Scratch::Scope scope(device.workspace());
-  const HalfCall call =
-      make_hidden_call(args, device.info().num_sms, kernels.reader, device.workspace());
-  if (call.needs_list()) launch_list(device, call.choices, call.lists);
+  const int ctas = device.info().num_sms;
+  const HalfCall call = make_hidden_call(args, ctas, kernels.reader, device.workspace());
+  if (call.needs_list() && args.first != nullptr && args.first->keep != nullptr) {
+    const HalfCall second = make_kept_list(args, ctas, kernels.reader, *args.first);
+    launch(device, "experts_list of halves", list_halves_kernel<>,
+           {.grid = 2, .block = kListThreads, .pdl = true}, call.choices, call.lists,
+           second.choices, second.lists);
+  } else if (call.needs_list()) {
+    launch_list(device, call.choices, call.lists);
+  }
   kernels.gate_up[static_cast<size_t>(args.stack.images().gate_up.kind())](device, call.product);
   if (args.first != nullptr) args.first->ids_are_complete = kernels.gate_up_waits_first;
 }
@@ -165,7 +173,7 @@ void run_output(const Context& context, const ExpertsOutputArgs& args, const Ker
   const Scratch::Scope scope(device.workspace());
   const HalfCall call =
       make_output_call(args, device.info().num_sms, kernels.reader, device.workspace());
-  if (call.needs_list()) launch_list(device, call.choices, call.lists);
+  if (call.launches_list()) launch_list(device, call.choices, call.lists);
   kernels.down[static_cast<size_t>(args.stack.images().down.kind())](device, call.product);
   if (!args.rows.empty()) return;
   experts_combine(device, {.y = call.y,

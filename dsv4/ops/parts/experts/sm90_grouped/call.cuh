@@ -26,6 +26,7 @@ struct Call {
   grouped::Params products;
   TensorView y;  // [slots, d] bf16; or [t * k, d] by token and slot
 
+  int64_t most_tiles() const { return max_tiles(lists.tiling, choices.pairs, lists.experts); }
   grouped::Params of_turn(int turn) const {
     grouped::Params p = products;
     p.class_first += turn * grouped::kClasses;
@@ -221,6 +222,7 @@ inline Call make_hidden_call(const ExpertsHiddenArgs& args, Operands operands, S
   call.products.pair_weight = call.rows.weight;
   call.products.limit = limit_of(args.swiglu_limit);
   call.products.h = args.hidden.as<bf16>(), call.products.h_stride = args.hidden.row_stride();
+  call.products.h_mirrors = args.mirrors;
   call.products.first_pair = call.lists.first_pair;
   return call;
 }

@@ -51,8 +51,12 @@ void launch_rows(Device& device, const Call& call, int64_t rows) {
          {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
   launch(device, "experts_place", place_kernel,
          {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
-  launch(device, "experts_rows", rows_kernel, {.grid = rows, .block = kRowThreads, .pdl = true},
-         call.rows);
+  if (!takes_groups(call.rows))
+    return launch(device, "experts_rows", rows_kernel,
+                  {.grid = rows, .block = kRowThreads, .pdl = true}, call.rows);
+  launch(device, "experts_tile_rows", tile_rows_kernel,
+         {.grid = call.most_tiles() * groups_of(call.rows), .block = kRowThreads, .pdl = true},
+         call.rows, call.lists.end_of_tiles());
 }
 
 // Both products: in one launch, where one kernel takes both kinds of images.
@@ -116,7 +120,6 @@ void run_with(const Context& context, const ExpertsOutputArgs& args, Operands op
 }
 
 const char* reject_columns(const ConstTensorView& x) {
-  if (gpus_are_shared()) return kSharedGpu;
   if (x.dtype != DType::kBF16) return "activations are not bf16";
   return x.dim(1) > kRowThreads * kVector * kRowVectors ? "rows of more than 8192 columns"
                                                         : nullptr;

@@ -34,6 +34,8 @@ struct Lists {
   int32_t *slot_of, *tile_of;  // [t, k] of each pair; -1: none
   int32_t* first_pair;         // [max_tiles] pairs before each tile in order of expert; or null
   int32_t* pair_at;            // [max_slots()] the pair of each slot that has one; or null
+
+  const int32_t* end_of_tiles() const { return class_first + turns * gemm::grouped::kClasses; }
 };
 
 // The tiles of an expert with `pairs` pairs.

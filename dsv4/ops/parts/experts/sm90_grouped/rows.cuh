@@ -1,6 +1,6 @@
 // Rows of x for the grouped kernel: Q8 of a token, in the layout of its tiles, once for each of its
-// pairs; or Q8 of h of each pair, whose rows are in the order of the experts (halves.h). Columns
-// past the end are zeros. Pairs without a slot are left out.
+// pairs; or Q8 of h of each pair, whose rows are in the order of the experts (halves.h), as are the
+// pairs of a tile. Columns past the end are zeros. Pairs without a slot are left out.
 //
 //   bf16   x' = code * 2^s_group, exact
 //   e4m3   x' = code, and 2^s_group is a factor of the column in the step of the group
@@ -40,7 +40,7 @@ struct RowsParams {
   int columns, chunks, slots;      // d, ceil(d / 256), k
   const Tile* tiles;
   const int32_t *slot_of, *tile_of;  // [t, k]
-  const int32_t* first_pair;         // [tiles] of h (Lists); null: row t of x is that of token t
+  const int32_t* first_pair;         // [tiles] of h (Lists); null: rows of x are those of tokens
   XForm form, hidden_form;           // of x', of h' (gemm::grouped::Params)
   int hidden_exponent;
   std::byte* rows;     // [slots] rows of x'
@@ -49,6 +49,10 @@ struct RowsParams {
   // or null: then only `factor` is stored
   float *factor, *hidden_factor, *weight;
 };
+
+__device__ inline float power_of_two(int exponent) {
+  return __uint_as_float(static_cast<uint32_t>(exponent) << 23);
+}
 
 // Eight values of a row as codes, and the exponent of their group.
 struct CodedVector {
@@ -98,15 +102,17 @@ struct CodedVector {
   }
 };
 
-// Stores vectors `v` of eight values and, once for each group, its factor. rows: of the tile
+// Stores vectors `v` of eight values and, once for each group, its factor. All lanes of a warp take
+// part, also of a column that does not exist. rows: of the tile
 __device__ inline void store_codes(const CodedVector& coded, int columns, int column, int v,
-                                   std::byte* rows) {
+                                   std::byte* rows, bool exists = true) {
   // Two lanes have 16 columns. They exchange pairs of codes, and each stores half of the vector.
   const int second = v % 2;
   const uint32_t given = second == 0 ? coded.codes[1] : coded.codes[0];
   const uint32_t mine = second == 0 ? coded.codes[0] : coded.codes[1];
   const uint32_t other = __shfl_xor_sync(~0u, given, 1);
   const uint32_t first_half = second == 0 ? mine : other, second_half = second == 0 ? other : mine;
+  if (!exists) return;
   *reinterpret_cast<uint2*>(rows + gemm::grouped::vector_at(XForm::kE4m3, columns, column, v / 2) +
                             second * 8) = {ptx::prmt(first_half, second_half, 0x5410),
                                            ptx::prmt(first_half, second_half, 0x7632)};
@@ -129,10 +135,30 @@ __device__ inline uint4 load_vector(const RowsParams& p, const bf16* row, int v)
   return {words[0], words[1], words[2], words[3]};
 }
 
-__device__ inline int64_t row_of(const RowsParams& p, int64_t t) {
+__device__ inline int64_t row_of_pair(const RowsParams& p, int64_t t) {
   if (p.first_pair == nullptr) return t;
   const int tile = p.tile_of[t];
   return p.first_pair[tile] + p.slot_of[t] - p.tiles[tile].first_slot;
+}
+
+// Whether tile_rows_kernel takes the call: rows of h, where groups of 128 columns do not see each
+// other.
+DSV4_HD inline bool takes_groups(const RowsParams& p) {
+  return p.first_pair != nullptr && p.form != XForm::kF16;
+}
+DSV4_HD inline int groups_of(const RowsParams& p) {
+  return p.chunks * gemm::kUnitColumns / (kVector * kGroupThreads);
+}
+
+// What a slot has besides its row.
+__device__ inline void store_factors(const RowsParams& p, int slot, int pair, float factor) {
+  p.factor[slot] = factor;
+  if (p.weight == nullptr) return;
+  const float weight = p.choices.weight(pair);
+  p.weight[slot] = weight;
+  if (p.hidden_factor == nullptr) return;
+  const int exponent = gemm::grouped::weight_exponent(weight) - p.hidden_exponent;
+  p.hidden_factor[slot] = p.hidden_form == XForm::kF16 ? power_of_two(exponent) : 1.f;
 }
 
 // grid: t
@@ -141,7 +167,7 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
   __shared__ int warp_largest[kRowThreads / kWarp];
   const int64_t t = blockIdx.x;
   if (p.first_pair != nullptr && p.slot_of[t] < 0) return;
-  const bf16* const row = p.x + row_of(p, t) * p.x_stride;
+  const bf16* const row = p.x + row_of_pair(p, t) * p.x_stride;
   const int thread = static_cast<int>(threadIdx.x);
   const int vectors = p.chunks * gemm::kUnitColumns / kVector;
   CodedVector coded[kRowVectors];
@@ -179,19 +205,46 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
             coded[i].values(largest, p.form == XForm::kBf16);
       }
     }
-    if (thread == 0) {
-      const auto power = [](int exponent) {
-        return __uint_as_float(static_cast<uint32_t>(exponent) << 23);
-      };
-      p.factor[slot] = p.form == XForm::kF16 ? power(largest - kTop) : 1.f;
-      if (p.weight == nullptr) continue;
-      const float weight = p.choices.weight(static_cast<int>(t) * p.slots + k);
-      p.weight[slot] = weight;
-      if (p.hidden_factor == nullptr) continue;
-      p.hidden_factor[slot] =
-          p.hidden_form == XForm::kF16
-              ? power(gemm::grouped::weight_exponent(weight) - p.hidden_exponent)
-              : 1.f;
+    if (thread == 0)
+      store_factors(p, slot, static_cast<int>(t) * p.slots + k,
+                    p.form == XForm::kF16 ? power_of_two(largest - kTop) : 1.f);
+  }
+}
+
+// A CTA has a group of all pairs of a tile, whose bytes are one run, or two in bf16. Rows of x,
+// which it would read once for each pair of a token, take longer in it than in rows_kernel.
+// end: the number of tiles. grid: tiles that there may be, times groups
+__global__ void __launch_bounds__(kRowThreads)
+    tile_rows_kernel(const __grid_constant__ RowsParams p, const int32_t* end) {
+  constexpr int kRows = kRowThreads / kGroupThreads, kInFlight = 4;
+  ptx::pdl_start();
+  const int groups = groups_of(p), index = static_cast<int>(blockIdx.x) / groups,
+            group = static_cast<int>(blockIdx.x) % groups, thread = static_cast<int>(threadIdx.x);
+  if (index >= *end) return;
+  const Tile tile = p.tiles[index];
+  const int v = group * kGroupThreads + thread % kGroupThreads;
+  const bf16* const first = p.x + p.first_pair[index] * p.x_stride;
+  std::byte* const rows = p.rows + tile.first_slot * p.slot_bytes;
+  if (group == 0 && thread < tile.pairs) p.factor[tile.first_slot + thread] = 1.f;
+#pragma unroll 1
+  for (int column = thread / kGroupThreads; column - thread / kGroupThreads < tile.pairs;
+       column += kRows * kInFlight) {
+    uint4 values[kInFlight] = {};
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int at = column + i * kRows;
+      if (at < tile.pairs) values[i] = load_vector(p, first + at * p.x_stride, v);
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int at = column + i * kRows;
+      const CodedVector coded(values[i]);
+      if (p.form == XForm::kE4m3) {
+        store_codes(coded, tile.columns, at, v, rows, at < tile.pairs);
+      } else if (at < tile.pairs) {
+        *reinterpret_cast<uint4*>(rows + gemm::grouped::vector_at(p.form, tile.columns, at, v)) =
+            coded.values(0, true);
+      }
     }
   }
 }
