@@ -6,7 +6,8 @@
 # OUT: folder for logs and JSON (default multi-gpu-check).
 #
 #   exchange   what each rank ends with, faults; chains of DSV4_RANKS_EXCHANGES exchanges (100,000); under memcheck
-#   bits       --deterministic: the bundled model and six layers of V4-Flash, logits and caches of ranks equal one rank's
+#   bits       --deterministic: the bundled model and six layers of V4-Flash, logits and caches of ranks equal one rank's; of two GPUs also with
+#              the kernels that ranks which share a GPU do not take
 #   whole      the same with whole experts (--experts-placement whole)
 #   soak       DSV4_RANKS_STEPS captured steps with random batches (20,000) of the bundled model, and of six layers of V4-Flash as many of them
 #              as one rank makes in DSV4_RANKS_SECONDS (30): logits and caches of all ranks equal one rank's at every hundredth
@@ -96,11 +97,15 @@ for step in "${steps[@]}"; do
     exchange)
       DSV4_RANKS_EXCHANGES=${DSV4_RANKS_EXCHANGES:-100000} check exchange 90 "$bin/device_ranks_test"
       check exchange-memcheck 120 compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/device_ranks_test" ;;
-    bits) check bits 240 "$bin/ranks_gpu_test" '--gtest_filter=-*ManyCapturedSteps*:*whole*' ;;
+    bits)
+      check bits 240 "$bin/ranks_gpu_test" '--gtest_filter=-*ManyCapturedSteps*:*whole*'
+      if [ "$gpus" -gt 1 ]; then
+        DSV4_RANKS_APART=1 check bits-apart 240 "$bin/ranks_gpu_test" '--gtest_filter=*RanksOnGpu.*_2_*:-*ManyCapturedSteps*'
+      fi ;;
     whole) check whole 240 "$bin/ranks_gpu_test" '--gtest_filter=*whole*' ;;
     soak)
       DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} \
-        check soak 240 "$bin/ranks_gpu_test" '--gtest_filter=*ManyCapturedSteps*/demo_2_sliced'
+        check soak 240 "$bin/ranks_gpu_test" '--gtest_filter=*ManyCapturedSteps*/demo_2_sliced:*ManyCapturedSteps*/demo_4_sliced'
       DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} DSV4_RANKS_SECONDS=${DSV4_RANKS_SECONDS:-30} \
         check soak-flash 240 "$bin/ranks_gpu_test" \
         '--gtest_filter=*ManyCapturedSteps*/mxfp4_2_sliced:*ManyCapturedSteps*/k3_2_sliced'
@@ -145,6 +150,7 @@ for step in "${steps[@]}"; do
         report ranks_fp4_det decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32 --deterministic
         report ranks_k3 decode "${flash[@]}" --experts k3-e4m3 --batch 1,8,32
         report ranks_prefill prefill "${flash[@]}" "${fp4[@]}" --tokens 8192,65536
+        report ranks_prefill_one prefill --synthetic flash --experts k3-e4m3 --device cuda:0 --tokens 8192
         report ranks_mtp_fp4 decode "${flash[@]}" "${fp4[@]}" --batch 1,8 --speculate mtp --draft-tokens 0,1,2,3 --accept 0.79,0.61,0.46
         report ranks_fp4_whole decode "${flash[@]}" "${fp4[@]}" --batch 1,8,32,64 --experts-placement whole
         report ranks_exchange exchange --gpus 2
