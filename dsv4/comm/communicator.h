@@ -70,8 +70,8 @@ class Communicator {
   // Null: there is none, on any rank.
   virtual SymmetricMemory* symmetric() { return nullptr; }
 
-  // Every rank gets all of each tensor. Tensors in symmetric memory, which all are or none, are
-  // stored where the others have them.
+  // Every rank gets all of each tensor, but for tensors that stay. Either all tensors are in
+  // symmetric memory, or none is.
   virtual void gather(std::span<const Gathered> tensors, const Place& place) = 0;
   // Rank 0 gets all columns in `all`, [rows, n]. `part`: the columns of the calling rank, on rank 0
   // those of `all`; there alone `all` is read.

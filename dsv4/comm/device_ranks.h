@@ -56,7 +56,8 @@ class DeviceRanks {
   void set_limit(std::chrono::milliseconds limit);
   // Makes symmetric memory of a rank of this process, with halves of so many bytes, which are equal
   // on all ranks. Processes call this at the same time. Ranks have symmetric memory as soon as all
-  // of them have; with NCCL they get none.
+  // of them have; with NCCL they get none. A second call takes the
+  // memory of the first one away: a group has one runner at a time.
   void make_symmetric(int r, const SymmetricBytes& bytes);
   // A rank of this process. Its tensors are in memory of the rank's device.
   Communicator& rank(int r);

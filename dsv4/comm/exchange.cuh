@@ -24,7 +24,8 @@
 // A tensor in symmetric memory (symmetric_memory.h) needs no window: share b of a rank's values
 // goes to where the others have the tensor, and nothing is copied there. Where kernels before have
 // stored them already, a rank only raises its flags; the others do not notice. Where no rank moves
-// anything, one CTA is enough: a flag is written by its rank alone, whatever the grid is.
+// anything, one CTA is enough: the numbers of all CTAs advance in every exchange, and the flags of
+// the other CTAs catch up in the next exchange that has them.
 
 #pragma once
 

@@ -1,14 +1,17 @@
-// Memory of a rank that the other ranks store into, so that values go to their last place without a
-// window and a copy (docs/spec/several-gpus.md 3; docs/adr/0042). It has two halves, which the
-// exchanges of a step use in turn:
+// Memory that every rank has at equal places, and that all ranks write and read: values go to their
+// last place without a window and a copy, or are read where they were computed
+// (docs/spec/several-gpus.md 3; docs/adr/0042). It has two halves, which the exchanges of a step
+// use in turn:
 //
 //   kInner     codes of u, h       exchanges between two products
 //   kOutput    y of both blocks    exchanges after them
 //
-// All ranks take the same tensors at the same places. An owner may store its part of a tensor into
-// the memory of another rank when the exchange before has ended here: that other rank has begun it
-// then, so its kernels before it have ended. So between two exchanges of one half there must be
-// another exchange, after the last kernel that reads what the first one brought.
+// Stores     An owner may store its part of a tensor into the memory of another rank when the
+//            exchange before has ended here: that other rank has begun it then, so its kernels
+//            before it have ended. So between two exchanges that bring values into one half there
+//            must be another exchange, after the last kernel that reads what the first one brought.
+// Reads      A rank may read another rank's part (Gathered::stays) up to its next exchange. So the
+//            owner may overwrite that part when its own next exchange has ended.
 
 #pragma once
 

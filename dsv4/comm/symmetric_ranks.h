@@ -41,7 +41,6 @@ class SymmetricRanks {
 
  private:
   int64_t total() const { return bytes_[0] + bytes_[1]; }
-  void set_bytes(const SymmetricBytes& bytes);
   void set_places();
 
   SymmetricBytes bytes_{};  // of the halves, multiples of 256

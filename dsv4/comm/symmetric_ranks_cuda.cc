@@ -13,6 +13,11 @@ namespace {
 
 constexpr int64_t kAlign = 256;
 
+SymmetricBytes aligned(SymmetricBytes bytes) {
+  for (int64_t& half : bytes) half = align_up(half, kAlign);
+  return bytes;
+}
+
 }  // namespace
 
 SymmetricRanks::SymmetricRanks(int world)
@@ -24,11 +29,10 @@ SymmetricRanks::SymmetricRanks(int world)
 SymmetricRanks::~SymmetricRanks() = default;
 
 void SymmetricRanks::add(int r, const SymmetricBytes& bytes, std::span<const int> ordinals) {
-  const SymmetricBytes before = bytes_;
-  set_bytes(bytes);
-  DSV4_CHECK(peers_.empty() || bytes_ == before,
-             "rank {}: symmetric memory of {} and {} bytes, others have {} and {}", r, bytes_[0],
-             bytes_[1], before[0], before[1]);
+  DSV4_CHECK(peers_.empty() || bytes_ == aligned(bytes),
+             "rank {}: symmetric memory of {} and {} bytes, others have {} and {}", r, bytes[0],
+             bytes[1], bytes_[0], bytes_[1]);
+  bytes_ = aligned(bytes);
   const auto rank = static_cast<size_t>(r);
   peers_.push_back(std::make_unique<PeerMemory>(ordinals[rank], ordinals, total()));
   begin_[rank] = peers_.back()->data();
@@ -36,13 +40,13 @@ void SymmetricRanks::add(int r, const SymmetricBytes& bytes, std::span<const int
 }
 
 void SymmetricRanks::open(int r, const SymmetricBytes& bytes, const Swap& swap) {
-  opened_.clear();
+  close_others();
   // When all have answered, no process has memory of this rank open.
   for (const Bytes& of_other : swap(MessageWriter().put(bytes).bytes()))
     DSV4_CHECK(MessageReader(of_other).get<SymmetricBytes>() == bytes,
                "ranks have symmetric memory of different sizes, here {} and {} bytes", bytes[0],
                bytes[1]);
-  set_bytes(bytes);
+  bytes_ = aligned(bytes);
   offered_ = nullptr;
   offered_ = std::make_unique<OfferedMemory>(total());
   begin_ = open_offered(*offered_, r, swap, opened_);
@@ -66,10 +70,6 @@ bool SymmetricRanks::has(int r, const std::byte* data) const {
 
 int64_t SymmetricRanks::distance(int from, int to) const {
   return begin_[static_cast<size_t>(to)] - begin_[static_cast<size_t>(from)];
-}
-
-void SymmetricRanks::set_bytes(const SymmetricBytes& bytes) {
-  std::ranges::transform(bytes, bytes_.begin(), [](int64_t n) { return align_up(n, kAlign); });
 }
 
 void SymmetricRanks::set_places() {

@@ -58,6 +58,7 @@ class HyperStreams {
 
   // Takes the output of the last block, which no other follows.
   void finish() {
+    // The exchange before brought nothing into this half: no kernel reads others' columns there.
     if (step_.outputs_stay) gather_output(step_, y_);
     hc_post(step_.context,
             {.y = y_, .post = gates_[0].post, .comb = gates_[0].comb, .streams = streams_});

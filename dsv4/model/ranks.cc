@@ -34,7 +34,7 @@ bool run_mirrored(const Step& step, const Op<Args>& op, Args args) {
   return stored;
 }
 
-// Likewise for an output. One that stays is where it has to be.
+// Runs an op that computes an output. Of one that stays, nothing is moved.
 template <class Args>
 bool run_stored(const Step& step, const Op<Args>& op, const Args& args) {
   if (!step.outputs_stay) return run_mirrored(step, op, args);
@@ -152,7 +152,7 @@ void product_of_codes(const Step& step, const TensorView& u, const ColumnEnds& g
   const Scratch::Scope scope(scratch);
   const TensorView codes = scratch.take(DType::kE4M3, {t, k});
   const TensorView scales = scratch.take(DType::kE8M0, {t, k / kQ8});
-  bool stored = true;
+  bool stored = true;  // a rank without columns has nothing to store
   if (const TensorView own = columns_of(u, id, groups); own.dim(1) > 0)
     stored = run_mirrored(step, quantize_q8,
                           {.x = own,
@@ -282,7 +282,7 @@ void moe_of_slices(const Step& step, const MoeWeights& weights, const HcBoundary
                              {.all = block.shared_h, .ends = shared_ends, .stored = stored}};
   step.ranks->gather(hidden, {"gather h", step.layer});
   const ColumnEnds columns = ends_of_blocks(step, step.config.hidden_size);
-  bool summed = true;
+  bool summed = true;  // a rank without columns has nothing to store
   if (const TensorView own = columns_of(acc, id, columns); own.dim(1) > 0)
     summed = run_stored(step, moe_output, block.output_args(first, own));
   gather(step, acc, columns, {"gather y of experts", step.layer}, summed, step.outputs_stay);

@@ -241,7 +241,8 @@ void check(int world, int exchanges, uint64_t seed) {
 // A column of each rank in symmetric memory, whose halves are used in turn. In every round a kernel
 // of each rank computes its own column, an exchange follows, and a kernel that reads all columns.
 // Some ranks store their column on all ranks as they compute it. In some rounds columns stay, so
-// that an exchange has one CTA, and are read where they are.
+// that an exchange has one CTA, and are read where they are, or an exchange more gathers them into
+// that half.
 struct SymmetricColumns {
   static constexpr int kRows = 24, kHalf = 512;  // values
 
@@ -276,8 +277,11 @@ void check_symmetric(int world, uint64_t seed) {
   SymmetricColumns columns(world);
   std::vector<bool> stores;  // [round][rank]
   for (int i = 0; i < kRounds * world; ++i) stores.push_back(rng.below(2) == 0);
-  std::vector<bool> stay;  // [round]
-  for (int i = 0; i < kRounds; ++i) stay.push_back(rng.below(3) == 0);
+  std::vector<bool> stay, gather_then;  // [round]
+  for (int i = 0; i < kRounds; ++i) {
+    stay.push_back(rng.below(3) == 0);
+    gather_then.push_back(stay.back() && rng.below(2) == 0);
+  }
   std::vector<int32_t> ended(static_cast<size_t>(world)), wrong(static_cast<size_t>(world));
   const emulator::Launch launch{
       .grid = world * kCtas, .block = kThreads, .seed = seed, .resident = world * kCtas};
@@ -298,8 +302,14 @@ void check_symmetric(int world, uint64_t seed) {
       const ExchangeParams p = columns.params(group, rank, round, stored || stays);
       if (!stays || cta == 0) exchange::exchange<uint16_t>(p, cta, stays ? 1 : kCtas);
       next_kernel(own_ended, ++kernels * kCtas);
+      const bool gathers = gather_then[static_cast<size_t>(round)];
+      if (gathers) {
+        exchange::exchange<uint16_t>(columns.params(group, rank, round, false), cta, kCtas);
+        next_kernel(own_ended, ++kernels * kCtas);
+      }
       for (int i = thread; i < kRows * world; i += kCtas * kThreads)
-        if (columns.half(stays ? i % world : rank, round)[i] != value(round, i / world, i % world))
+        if (columns.half(stays && !gathers ? i % world : rank, round)[i] !=
+            value(round, i / world, i % world))
           ptx::add_release(&wrong[static_cast<size_t>(rank)], 1);
       next_kernel(own_ended, ++kernels * kCtas);
     }

@@ -11,7 +11,7 @@
 #include "dsv4/ops/model/moe/moe_case.h"
 #include "dsv4/ops/model/moe/sm90_fused/down.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/gate_up.cuh"
-#include "dsv4/ops/model/moe/sm90_fused/halves_call.cuh"
+#include "dsv4/ops/model/moe/sm90_fused/parts_of_ranks_call.cuh"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
 #include "tests/emulator/moe_case.h"

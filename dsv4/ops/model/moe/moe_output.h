@@ -15,16 +15,16 @@ namespace dsv4 {
 struct MoeOutputArgs {
   ConstTensorView hidden;         // [t * k, I] f32|bf16, in the order of the experts
   ConstTensorView shared_hidden;  // [t, S] f32|bf16
-  ConstTensorView chosen;         // [t, k] I32 of the first part; so are the logits, from which an
-  ConstTensorView logits;         // [t, e] f32 implementation may route once more
-  ConstTensorView ids;            // [t] I32 token ids, used with tid2eid
-  ConstTensorView bias;           // [e] f32; empty: no bias
-  ConstTensorView tid2eid;        // [v, k] I64|I32; empty: learned routing
-  ExpertStack routed;             // all e experts, of which w2 is read: [n, I]
-  ExpertStack shared;             // one expert: [n, S]
-  TensorView acc;                 // [t, n] f32, overwritten
-  FirstHalf first{};              // of the first part
-  Mirrors mirrors{};              // of acc
+  ConstTensorView chosen;         // [t, k] I32, of the first part
+  ConstTensorView logits;   // [t, e] f32, of the first part: an implementation may route again
+  ConstTensorView ids;      // [t] I32 token ids, used with tid2eid
+  ConstTensorView bias;     // [e] f32; empty: no bias
+  ConstTensorView tid2eid;  // [v, k] I64|I32; empty: learned routing
+  ExpertStack routed;       // all e experts, of which w2 is read: [n, I]
+  ExpertStack shared;       // one expert: [n, S]
+  TensorView acc;           // [t, n] f32, overwritten
+  FirstHalf first{};        // of the first part
+  Mirrors mirrors{};        // of acc
 };
 
 extern const Op<MoeOutputArgs> moe_output;

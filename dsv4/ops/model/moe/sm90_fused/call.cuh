@@ -15,7 +15,7 @@ template <int K, ImageScale kScale>
 void launch_gate_up(Device& device, gemm::Format shared, const GateUpParams& p);
 template <int K, ImageScale kScale>
 void launch_down(Device& device, int tokens, const DownParams& p);
-// As parts of a block of one token (halves_call.cuh).
+// As parts of a block of one token (parts_of_ranks_call.cuh).
 template <int K, ImageScale kScale>
 void launch_down_with_shared(Device& device, const DownParams& p);
 

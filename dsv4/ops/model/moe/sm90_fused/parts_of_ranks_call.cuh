@@ -1,6 +1,6 @@
 // The two parts of a block of one token (moe_hidden.h, moe_output.h), between which ranks exchange
-// hidden values, as parameters of the kernels. Shared by halves.cu and the test that runs in the
-// emulator.
+// hidden values, as parameters of the kernels. Shared by parts_of_ranks.cu and the test that runs
+// in the emulator.
 //
 //   first part    inputs of sm90_few | gate_up without w2: h of one token is in the order of the
 //                 experts, as an entry is an expert

@@ -2,7 +2,7 @@
 // routed experts of each part.
 
 #include "dsv4/ops/model/moe/sm90_few/launch.cuh"
-#include "dsv4/ops/model/moe/sm90_fused/halves_call.cuh"
+#include "dsv4/ops/model/moe/sm90_fused/parts_of_ranks_call.cuh"
 #include "dsv4/ops/parts/router/router.h"
 
 namespace dsv4 {
@@ -19,7 +19,7 @@ constexpr void (*kDown[KbitImage::kKinds])(Device&, const fused::DownParams&) = 
     fused::launch_down_with_shared<4, Scale::kUe8m0>,
     fused::launch_down_with_shared<4, Scale::kE4M3>};
 
-// What both parts refuse, but for what the halves of the experts do.
+// What both parts refuse. What the halves of the experts refuse comes on top.
 template <class Args>
 const char* reject_part(const Context& context, const Args& args) {
   if (const char* const why = reject_mirrors(context, args)) return why;
@@ -29,7 +29,7 @@ const char* reject_part(const Context& context, const Args& args) {
   return args.chosen.dim(1) > fused::kMaxSlots ? "more than 8 experts of a token" : nullptr;
 }
 
-// The kernels multiply as these do.
+// The kernels multiply as those of sm90_few_e4m3, and take the stacks and rows that these take.
 template <class Args>
 const char* reject_routed(const Op<Args>& op, Context context, const Args& args) {
   context.force_impl = {};  // of the outer op
