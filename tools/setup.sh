@@ -11,7 +11,7 @@ set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libssl-dev libboost1.81-dev libxxhash-dev libedit-dev libcurl4-openssl-dev libzmq3-dev ccache \
   esbuild node-markdown-it node-dompurify node-highlight.js libjs-katex)  # the last line: the chat page (docs/adr/0026)
-check=(curl help2man libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git haproxy nginx-light)
+check=(curl help2man libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git haproxy nginx-light openmpi-bin)
 clang=(clang-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev)
 
 release=(dpkg-dev file lintian mmdebstrap gpg umoci bubblewrap)

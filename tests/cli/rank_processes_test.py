@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,8 +36,7 @@ AT_ONCE = 1  # seconds, beside what processes need to start
 PATIENCE = 120
 
 
-def ranks_on(world):
-    """The arguments for so many ranks."""
+def ranks_on(world):  # arguments
     if not GPUS:
         return ["--gpus", CPU]
     places = "processes:" + ",".join(GPUS[rank % len(GPUS)] for rank in range(world))
@@ -168,6 +168,21 @@ class Answers(unittest.TestCase):
                 Path(folder, source).write_bytes(first)
                 results = Ranks(2, *longer).end()
                 self.assertEqual(results[0], (0, want), source)
+
+
+class Launchers(unittest.TestCase):
+    def check(self, *command):
+        run = subprocess.run([*command, BINARY, *RUN, *ranks_on(2)], cwd=ROOT, text=True, capture_output=True,
+                             timeout=PATIENCE, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        self.assertEqual((run.returncode, run.stdout), (0, one(*RUN)), run.stderr)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
+    def test_mpirun(self):
+        self.check("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2")
+
+    @unittest.skipUnless(shutil.which("torchrun"), "no torchrun")
+    def test_torchrun(self):
+        self.check("torchrun", "--no-python", "--nproc-per-node=2")
 
 
 @unittest.skipUnless(GPUS, "no DSV4_RANKS_GPUS")
