@@ -156,8 +156,8 @@ __device__ float shared_part(const DownParams& p, const Tile& tile, int strip, i
   if constexpr (Shape::kHasShared) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const float4 sum = take_shared(tile.p.split.ranks(), strip, lane / 4 * 4, shared);
-    const float of_token[2][2] = {{sum.x, sum.z}, {sum.y, sum.w}};  // rows g and g + 8
-    return gemm::experts::rounded(of_token[token][lane / 2 % 2]);
+    const float first = token == 0 ? sum.x : sum.y, eighth = token == 0 ? sum.z : sum.w;
+    return gemm::experts::rounded(lane / 2 % 2 == 0 ? first : eighth);
   } else {
     return stores ? to_float(p.shared_y[token * p.shared_stride + row]) : 0;
   }
