@@ -157,7 +157,7 @@ struct Output {
             .first = {.ids_are_complete = false, .logits_are_complete = true}};
     bench::Random random(5);
     fill_normal(logits, random, 1);
-    fill_ints(chosen, random, 0, s.experts);
+    test::fill_ints(chosen, random, 0, s.experts);
     fill_normal(hidden, random, 0.01);
     fill_normal(shared_hidden, random, 0.01);
     next();
