@@ -113,7 +113,7 @@ TEST(HcBoundary, MakesCodes) {
   check_boundary({.t = 3, .m = 4, .d = 256, .codes = true, .dtype = DType::kF32});
 }
 
-// Columns of y in three places, of which the first is that of the others' distances.
+// The columns of y lie in three buffers, one per rank, and the call is that of the middle rank.
 TEST(HcBoundary, ReadsColumnsWhereRanksHaveThem) {
   if (test::gpu_capability().major != 9) GTEST_SKIP() << "on Hopper";
   for (const DType dtype : {DType::kBF16, DType::kF32}) {

@@ -3,7 +3,8 @@
 // Problem    X'_k = post_k y + sum_j comb[j][k] X_j, rounded to bf16; dots[tile, t, i] = X' . fn_i
 //            over the tile's 4 x 128 columns, f32, i < 24; squares[tile, t] = X' . X'
 // Bound      memory: X is read and written, y is read. 16 warps mix in about 1,300 of the 4,200
-//            clocks that 32 tokens take at the speed of a copy, the products take 600
+//            clocks that 32 tokens take at the speed of a copy, the products take 600. Where ranks
+//            share y (ColumnHomes), most of its columns are read from other GPUs
 // Tiles      a CTA keeps 128 columns of each stream, with fn as three bf16 terms in shared memory,
 //            and walks over its tokens, 32 at a time. All CTAs are resident
 // Roles      warps 0 - 15 mix: each thread brings its own 8 columns of every stream by cp.async,

@@ -13,10 +13,11 @@
 // Roles      warps 0 - 15 math: keys, Q8 of h, items | warps 16, 17: a strip each, sums of all
 //            items in registers | warp 18: routes, lists, copies | warp 19: routes
 // Order      gate_up lets this kernel start when it has waited itself, so the logits are complete:
-//            routing and copies come before the wait, h after it. So it is where an exchange of h
-//            stands between the two kernels
+//            routing and copies come before the wait, h after it. This also holds where an exchange
+//            of h runs between the two kernels
 // Barriers   as gate_up.cuh, but 10
-// Registers  104 of math warps, 64 of the others, no spills
+// Registers  104 of math warps, 64 of the others. Instances of 4 bits with w2 of the shared expert
+//            spill a few bytes (tools/ptxas_allowed.txt)
 
 #pragma once
 
