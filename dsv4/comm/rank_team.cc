@@ -20,18 +20,20 @@ constexpr std::chrono::milliseconds kGrace{500};
 }  // namespace
 
 struct RankTeam::State {
-  State(int world, std::chrono::milliseconds limit)
-      : ranks(world, limit), ended(static_cast<size_t>(world), true) {}
+  State(int world, std::chrono::milliseconds limit, std::chrono::milliseconds watch_for)
+      : ranks(world, limit), watch(watch_for), ended(static_cast<size_t>(world), true) {}
 
   ThreadRanks ranks;
+  const std::chrono::milliseconds watch;
   std::mutex mutex;
   std::condition_variable changed;
   std::shared_ptr<const Task> task;
-  uint64_t tasks = 0;          // handed out
-  std::vector<bool> ended;     // [world]
-  std::exception_ptr first;    // error
-  bool first_follows = false;  // from that of another rank, which may come later
-  bool stop = false, lost = false;
+  std::atomic<uint64_t> tasks = 0;  // handed out; changes with the mutex
+  std::vector<bool> ended;          // [world]
+  std::exception_ptr first;         // error
+  bool first_follows = false;       // from that of another rank, which may come later
+  std::atomic<bool> stop = false;   // likewise
+  bool lost = false;
 
   bool all_ended() const {
     return std::ranges::all_of(ended, [](bool e) { return e; });
@@ -39,9 +41,17 @@ struct RankTeam::State {
   bool any_ended() const {
     return std::ranges::any_of(ended, [](bool e) { return e; });
   }
+  // Until there is a task after `done` ones, or none will come.
+  void watch_for_task(uint64_t done) const;
   void run(const Task& run_task, int rank);
   void fail(std::exception_ptr error, const std::string& why, bool follows = false);
 };
+
+void RankTeam::State::watch_for_task(uint64_t done) const {
+  if (watch == watch.zero()) return;
+  const auto end = Clock::now() + watch;
+  while (tasks == done && !stop && Clock::now() < end) std::this_thread::yield();
+}
 
 // The first error is the one that run() throws; the others follow from it.
 void RankTeam::State::fail(std::exception_ptr error, const std::string& why, bool follows) {
@@ -73,8 +83,8 @@ void RankTeam::State::run(const Task& run_task, int rank) {
   }
 }
 
-RankTeam::RankTeam(int world, std::chrono::milliseconds limit)
-    : state_(std::make_shared<State>(world, limit)) {
+RankTeam::RankTeam(int world, std::chrono::milliseconds limit, std::chrono::milliseconds watch)
+    : state_(std::make_shared<State>(world, limit, watch)) {
   for (int r = 0; r < world; ++r) threads_.emplace_back([state = state_, r] { serve(state, r); });
 }
 
@@ -115,6 +125,7 @@ void RankTeam::serve(const std::shared_ptr<State>& state, int rank) {
   uint64_t done = 0;
   for (;;) {
     std::shared_ptr<const Task> task;
+    if (done > 0) state->watch_for_task(done);
     {
       std::unique_lock lock(state->mutex);
       state->changed.wait(lock, [&] { return state->stop || state->tasks != done; });

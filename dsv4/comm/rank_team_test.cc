@@ -46,6 +46,26 @@ TEST(RankTeam, RunsEveryTaskOnEveryRankInOrder) {
   }
 }
 
+// Tasks come while threads watch for them, and after they have gone to sleep. A team that ends does
+// not wait for threads that watch.
+TEST(RankTeam, ThreadsThatWatchRunEveryTask) {
+  std::atomic<int> ran = 0;
+  const auto count = [&](Communicator&) { ++ran; };
+  const auto begin = Clock::now();
+  {
+    RankTeam team(3, kLong, kLong);
+    for (int step = 0; step < 100; ++step) team.run(count);
+    EXPECT_EQ(ran, 300);
+  }
+  EXPECT_LT(Clock::now() - begin, kLong / 2);
+  RankTeam team(2, kLong, milliseconds(1));
+  for (int step = 0; step < 5; ++step) {
+    team.run(count);
+    std::this_thread::sleep_for(milliseconds(3));
+  }
+  EXPECT_EQ(ran, 310);
+}
+
 TEST(RankTeam, ARankThatThrowsEndsAll) {
   RankTeam team(4, kLong);
   const auto begin = Clock::now();
