@@ -54,12 +54,6 @@ bool has_shared(const MoeHiddenArgs& args) {
   return args.shared_hidden.dim(1) > 0;
 }
 
-// The weights in the dtype and shape that they will have, without memory.
-TensorView weights_to_come(const MoeHiddenArgs& args) {
-  return {TensorMeta::contiguous(DType::kF32, {args.chosen.dim(0), args.chosen.dim(1)}),
-          unmapped_address(0)};
-}
-
 }  // namespace
 
 const char* reject(const Context& given, const MoeHiddenArgs& args) {
@@ -67,9 +61,10 @@ const char* reject(const Context& given, const MoeHiddenArgs& args) {
   if (args.mirrors.empty()) return nullptr;
   Context context = given;
   context.force_impl = {};  // of moe_hidden
-  const bool all = (!has_routed(args) ||
-                    accepts(experts_hidden, context, routed_hidden(args, weights_to_come(args)))) &&
-                   (!has_shared(args) || accepts(experts_hidden, context, shared_hidden(args)));
+  const bool all =
+      (!has_routed(args) ||
+       accepts(experts_hidden, context, routed_hidden(args, weights_to_come(args.chosen)))) &&
+      (!has_shared(args) || accepts(experts_hidden, context, shared_hidden(args)));
   return all ? nullptr : reject_mirrors(context, args);
 }
 
@@ -95,6 +90,11 @@ void run(const Context& context, const MoeHiddenArgs& args) {
 }  // namespace dsv4::moe_hidden_kernel
 
 namespace dsv4 {
+
+TensorView weights_to_come(const ConstTensorView& chosen) {
+  return {TensorMeta::contiguous(DType::kF32, {chosen.dim(0), chosen.dim(1)}), unmapped_address(0)};
+}
+
 namespace {
 
 // The shapes of the experts are checked by experts_hidden.

@@ -40,6 +40,9 @@ struct MoeHiddenArgs {
 
 extern const Op<MoeHiddenArgs> moe_hidden;
 
+// The weights of the choices [t, k] in the dtype and shape that they will have, without memory.
+TensorView weights_to_come(const ConstTensorView& chosen);
+
 // For sm90_fused: the first launch of sm90_few, which computes the boundary, if there is one,
 // logits and shared_hidden.
 namespace moe_hidden_kernel::sm90_few {

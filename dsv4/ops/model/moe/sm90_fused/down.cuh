@@ -125,9 +125,12 @@ __device__ void down_math(const DownParams& p, const Tile& tile, S& shared) {
     };
     // Two pieces in flight: one token has one or two of a thread.
     const uint4 *const first = find(thread), *const second = find(thread + kGroupThreads);
-    if (item == 0) ptx::griddepcontrol_wait(), down.load();
-    e4m3::Columns16 x = rows.load(first), next = rows.load(second);
     const bool is_first = item == 0;
+    if (is_first) {
+      ptx::griddepcontrol_wait();
+      down.load();
+    }
+    e4m3::Columns16 x = rows.load(first), next = rows.load(second);
     if (is_first) down.store(shared);
     // The warpgroup has finished with the rows before.
     if (!is_first) ptx::barrier_sync(e4m3::group_barrier(group), kGroupThreads);

@@ -36,11 +36,6 @@ const char* reject_routed(const Op<Args>& op, Context context, const Args& args)
   return reason_against(impl_of(op, "sm90_few_e4m3"), context, args);
 }
 
-// Memory that is never read.
-TensorView unmapped_weights(const ConstTensorView& chosen) {
-  return {TensorMeta::contiguous(DType::kF32, {chosen.dim(0), chosen.dim(1)}), unmapped_address(0)};
-}
-
 }  // namespace
 
 namespace moe_hidden_kernel::sm90_fused {
@@ -53,7 +48,7 @@ const char* reject(const Context& context, const MoeHiddenArgs& args) {
                        {.x = args.x,
                         .stack = args.routed,
                         .experts = args.chosen,
-                        .weights = unmapped_weights(args.chosen),
+                        .weights = weights_to_come(args.chosen),
                         .swiglu_limit = args.swiglu_limit,
                         .hidden = args.hidden});
 }
@@ -62,7 +57,7 @@ void run(const Context& given, const MoeHiddenArgs& args) {
   Context context = given;
   context.force_impl = {};  // of moe_hidden
   Device& device = *context.device;
-  const TensorView weights = unmapped_weights(args.chosen);
+  const TensorView weights = weights_to_come(args.chosen);
   router.check(fused::router_args(args, weights));
   sm90_few::run_inputs(context, args);
   if (args.first != nullptr) args.first->logits_are_complete = true;
