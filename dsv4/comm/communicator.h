@@ -25,6 +25,8 @@
 
 namespace dsv4 {
 
+struct PeerWords;  // device/peer_words.h
+
 // Names an exchange in errors: "gather h, layer 17". All ranks must be at the same one.
 struct Place {
   const char* what;
@@ -73,6 +75,10 @@ class Communicator {
   // Every rank gets all of each tensor, but for tensors that stay. Either all tensors are in
   // symmetric memory, or none is.
   virtual void gather(std::span<const Gathered> tensors, const Place& place) = 0;
+  // The exchange of a tensor's columns that the next kernel makes as it reads them, on every rank,
+  // in place of gather(). `all`: [rows, n]; nothing is enqueued here. Empty, on every rank: kernels
+  // cannot make this one.
+  virtual PeerWords inside(const TensorView& all, const ColumnEnds& ends, const Place& place);
   // Rank 0 gets all columns in `all`, [rows, n]. `part`: the columns of the calling rank, on rank 0
   // those of `all`; there alone `all` is read.
   virtual void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,

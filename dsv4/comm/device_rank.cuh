@@ -23,7 +23,6 @@ namespace dsv4 {
 
 using exchange::ExchangedTensor;
 using exchange::ExchangeParams;
-using exchange::Fault;
 using exchange::kAlign;
 using exchange::Part;
 using exchange::Way;
@@ -32,10 +31,16 @@ using exchange::Way;
 struct DeviceRanks::Windows {
   int world() const { return static_cast<int>(devices.size()); }
   static constexpr int64_t kBytesOfWords =
-      2 * exchange::kWords * static_cast<int64_t>(sizeof(ptx::NumberedWord));
+      2 * PeerWords::kInBuffer * static_cast<int64_t>(sizeof(ptx::NumberedWord));
   int64_t window_bytes() const {
     return 2 * buffer_bytes + kBytesOfWords +
            world() * exchange::kCtas * static_cast<int64_t>(sizeof(int64_t));
+  }
+  ptx::NumberedWord* words(size_t r) const {
+    return reinterpret_cast<ptx::NumberedWord*>(of_rank[r] + 2 * buffer_bytes);
+  }
+  int64_t* flags(size_t r) const {
+    return reinterpret_cast<int64_t*>(of_rank[r] + 2 * buffer_bytes + kBytesOfWords);
   }
   // The device of any rank of this process, and the calls of all.
   Device& home() const {
@@ -69,7 +74,7 @@ struct DeviceRanks::Windows {
   // Host memory that all kernels of this process reach.
   Buffer host;
   int64_t* stop = nullptr;
-  Fault* faults = nullptr;  // [world]
+  PeerFault* faults = nullptr;  // [world]
   // Null: by windows. Its thread writes what stands above, so it goes first.
   std::unique_ptr<NcclGroup> nccl;
 };
@@ -110,6 +115,22 @@ class DeviceRanks::Rank final : public Communicator {
     const ColumnEnds each = column_ends(id_.world, id_.world, 1);  // rank r has the id r
     const Gathered one[] = {{all, each, owners}};
     gather(one, place);
+  }
+
+  // A kernel that computes while it waits for a rank of its own GPU may keep that rank from the SMs
+  // that it wants, so ranks that share a GPU have none.
+  PeerWords inside(const TensorView& all, const ColumnEnds& ends, const Place& place) override {
+    const int64_t item = element(all);
+    if (id_.world == 1 || windows_.nccl != nullptr || windows_.turns != nullptr) return {};
+    if (all.dim(0) * all.dim(1) * item > PeerWords::kMostBytes) return {};
+    PeerWords words{.rank = id_.rank, .world = id_.world, .wait = wait(place)};
+    for (size_t r = 0; r < world(); ++r) {
+      const int64_t begin = first_column(ends, static_cast<int>(r));
+      if (ends[r] == begin || (ends[r] - begin) * item % PeerWords::kBytes != 0) return {};
+      words.end[r] = static_cast<int32_t>(ends[r]);
+      words.words[r] = windows_.words(r);
+    }
+    return words;
   }
 
   void step(const std::function<void()>& enqueue) {
@@ -228,6 +249,16 @@ class DeviceRanks::Rank final : public Communicator {
       exchange::launch_slots(device(), params, unit, false);
   }
 
+  PeerWait wait(const Place& place) const {
+    return {.done = windows_.done[rank()].as<int64_t>(),
+            .waited = windows_.waited[rank()].as<int64_t>(),
+            .stop = windows_.stop,
+            .fault = windows_.faults + id_.rank,
+            .limit_ns = windows_.limit_ns,
+            .what = place.what,
+            .layer = place.layer};
+  }
+
   ExchangeParams common(uint32_t receivers, const Place& place) const {
     ExchangeParams params{.rank = id_.rank,
                           .world = id_.world,
@@ -240,18 +271,11 @@ class DeviceRanks::Rank final : public Communicator {
                           .distance = {},
                           .flags = {},
                           .buffer_bytes = windows_.buffer_bytes,
-                          .done = windows_.done[rank()].as<int64_t>(),
-                          .waited = windows_.waited[rank()].as<int64_t>(),
-                          .stop = windows_.stop,
-                          .fault = windows_.faults + id_.rank,
-                          .limit_ns = windows_.limit_ns,
-                          .what = place.what,
-                          .layer = place.layer};
+                          .wait = wait(place)};
     for (size_t r = 0; r < world(); ++r) {
-      unsigned char* const words = windows_.of_rank[r] + 2 * windows_.buffer_bytes;
       params.windows[r] = windows_.of_rank[r];
-      params.words[r] = reinterpret_cast<ptx::NumberedWord*>(words);
-      params.flags[r] = reinterpret_cast<int64_t*>(words + Windows::kBytesOfWords);
+      params.words[r] = windows_.words(r);
+      params.flags[r] = windows_.flags(r);
       if (has_symmetric())
         params.distance[r] = windows_.symmetric->distance(id_.rank, static_cast<int>(r));
     }

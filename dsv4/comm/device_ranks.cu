@@ -31,10 +31,10 @@ void DeviceRanks::begin(std::vector<Device*> devices, int64_t window_bytes,
   w.limit_ns = std::chrono::nanoseconds(limit).count();
   // Ranks are GPUs of one kind, so this is equal on all of them.
   w.ctas = std::min(exchange::kCtas, w.home().info().num_sms);
-  const int64_t host_bytes = kAlign + world * static_cast<int64_t>(sizeof(Fault));
+  const int64_t host_bytes = kAlign + world * static_cast<int64_t>(sizeof(PeerFault));
   w.host = Buffer(DType::kU8, {host_bytes}, w.home().pinned());
   w.stop = reinterpret_cast<int64_t*>(w.host.as<uint8_t>());
-  w.faults = reinterpret_cast<Fault*>(w.host.as<uint8_t>() + kAlign);
+  w.faults = reinterpret_cast<PeerFault*>(w.host.as<uint8_t>() + kAlign);
   w.of_rank.resize(static_cast<size_t>(world));
   w.done.resize(static_cast<size_t>(world));
   w.waited.resize(static_cast<size_t>(world));
@@ -46,7 +46,7 @@ void DeviceRanks::end() {
   w.for_own([&](int r, Device& device) {
     const auto at = static_cast<size_t>(r);
     cuda_check(cudaSetDevice(device.info().ordinal), "cudaSetDevice");
-    w.done[at] = Buffer(DType::kI64, {exchange::kCtas}, device.memory());
+    w.done[at] = Buffer(DType::kI64, {PeerWait::kPlaces}, device.memory());
     w.waited[at] = Buffer(DType::kI64, {1}, device.memory());
     ranks_[at] = std::make_unique<Rank>(w, ShardId{r, w.world()});
   });
@@ -194,7 +194,7 @@ void DeviceRanks::check() const {
     if (!windows_->late.empty()) throw RanksStopped(windows_->late);
   }
   for (int r = 0; r < world(); ++r) {
-    const Fault& fault = windows_->faults[r];
+    const PeerFault& fault = windows_->faults[r];
     if (fault.failed != 0)
       throw RanksStopped(fmt::format("no answer from rank {} for {} s ({})", fault.peer,
                                      static_cast<double>(windows_->limit_ns) / 1e9,

@@ -29,8 +29,8 @@
 
 #pragma once
 
+#include "dsv4/device/peer_words.cuh"
 #include "dsv4/device/ptx/named_barrier.cuh"
-#include "dsv4/device/ptx/peer_flag.cuh"
 
 namespace dsv4::exchange {
 
@@ -68,14 +68,6 @@ struct ExchangedTensor {
   }
 };
 
-// Why an exchange ended without the values. In host memory that kernels reach.
-struct Fault {
-  const char* what;  // Place of the exchange
-  int64_t layer;
-  int32_t peer;  // the rank that did not come
-  int32_t failed;
-};
-
 struct ExchangeParams {
   int32_t rank, world, num_tensors;
   uint32_t receivers;  // bit r: rank r gets values
@@ -86,14 +78,7 @@ struct ExchangeParams {
   int64_t distance[kMaxRanks];          // to symmetric memory of each rank, from that of this one
   int64_t* flags[kMaxRanks];
   int64_t buffer_bytes;
-  int64_t* done;    // [kCtas]: exchanges of this rank, one number; a CTA reads its own place
-  int64_t* waited;  // nanoseconds of the last CTA in all of them
-  // Host memory.
-  int64_t* stop;  // not 0: no rank waits any more
-  Fault* fault;
-  int64_t limit_ns;
-  const char* what;
-  int64_t layer;
+  PeerWait wait;
 };
 
 // Which units of one rank are moved at a time, and by which threads.
@@ -168,14 +153,6 @@ __device__ void copy_from_others(const ExchangeParams& p, const ExchangedTensor&
   }
 }
 
-// Ends all waiting because a rank did not come. A thread that leaves because of another one keeps
-// what that one wrote.
-__device__ inline void leave(const ExchangeParams& p, int missing) {
-  if (*static_cast<volatile int64_t*>(p.stop) == 0)
-    *p.fault = {.what = p.what, .layer = p.layer, .peer = missing, .failed = 1};
-  ptx::raise_flag(p.stop, 1);
-}
-
 // The warps that store.
 template <class Unit>
 __device__ void give(const ExchangeParams& p, int64_t number, int cta, int ctas) {
@@ -197,8 +174,9 @@ __device__ void take(const ExchangeParams& p, int64_t number, int cta, int ctas)
   const int r = thread % 32;
   bool came = true;
   if (r < p.world && r != p.rank)
-    came = ptx::wait_for_flag(p.flags[p.rank] + r * kCtas + cta, number, p.stop, p.limit_ns);
-  if (!came) leave(p, r);
+    came =
+        ptx::wait_for_flag(p.flags[p.rank] + r * kCtas + cta, number, p.wait.stop, p.wait.limit_ns);
+  if (!came) leave(p.wait, r);
   if (!__all_sync(~0u, came)) return;
   __syncwarp();  // what the lanes that waited have seen
   const int64_t buffer = number % 2 * p.buffer_bytes;
@@ -208,20 +186,16 @@ __device__ void take(const ExchangeParams& p, int64_t number, int cta, int ctas)
       copy_from_others<Unit>(p, p.tensors[i], buffer, share);
 }
 
-// The end of an exchange that CTA `cta` of `ctas` began at `begin`. Grids of several sizes follow
-// each other, so the CTAs share all places out.
+// The end of an exchange that CTA `cta` of `ctas` began at `begin`.
 __device__ inline void count(const ExchangeParams& p, int64_t number, int64_t begin, int cta,
                              int ctas) {
-  __syncthreads();  // all threads have read p.done
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  for (int i = cta + ctas * thread; i < kCtas; i += ctas * threads) p.done[i] = number;
-  if (thread == 0 && cta == ctas - 1) *p.waited += ptx::global_nanoseconds() - begin;
+  count_exchange(p.wait, number, cta == ctas - 1 ? begin : 0, cta, ctas);
 }
 
 // What CTA `cta` of `ctas` does. Every rank has as many CTAs.
 template <class Unit>
 __device__ void exchange(const ExchangeParams& p, int cta, int ctas) {
-  const int64_t number = p.done[cta] + 1;
+  const int64_t number = p.wait.done[cta] + 1;
   const int64_t begin = ptx::global_nanoseconds();
   threadIdx.x < blockDim.x / 2 ? give<Unit>(p, number, cta, ctas)
                                : take<Unit>(p, number, cta, ctas);

@@ -3,7 +3,7 @@
 // exchange takes one way of the link: no fence that waits until stores have arrived, and no flag
 // after it. Twice the bytes travel, so exchanges of many bytes go the other way (exchange.cuh).
 //
-//   words of a rank    two buffers of kWords, used in turn; other ranks write, it reads
+//   words of a rank    two buffers (PeerWords), used in turn; other ranks write, it reads
 //   word i             bytes [8 i, 8 i + 8) of the tensors, as exchange.cuh lays them in a window
 //
 // Two buffers are enough for the reason that exchange.cuh gives: a kernel has ended only when it
@@ -25,9 +25,8 @@
 
 namespace dsv4::exchange {
 
-inline constexpr int64_t kWordBytes = 8;
-inline constexpr int64_t kMaxBytesByWords = int64_t{1} << 20;     // of the tensors
-inline constexpr int64_t kWords = kMaxBytesByWords / kWordBytes;  // of a buffer
+inline constexpr int64_t kWordBytes = PeerWords::kBytes;
+inline constexpr int64_t kMaxBytesByWords = PeerWords::kMostBytes;  // of the tensors
 
 template <class Unit>
 inline constexpr int32_t kUnits = kWordBytes / sizeof(Unit);  // of a word
@@ -92,7 +91,7 @@ __device__ void store_words(const ExchangeParams& p, int64_t number, int cta, in
     const uint64_t value = word_at(from + at.word * kUnits<Unit>);
     for (int r = 0; r < p.world; ++r)
       if (r != p.rank)
-        ptx::store_numbered(p.words[r] + number % 2 * kWords + at.in_buffer<Unit>(), value, number);
+        ptx::store_numbered(buffer_of(p.words[r], number) + at.in_buffer<Unit>(), value, number);
   });
 }
 
@@ -104,9 +103,9 @@ __device__ void take_words(const ExchangeParams& p, int64_t number, int cta, int
   for_words<Unit>(p, others, cta, ctas, [&](const WordPlace& at) {
     if (!came || !at.is_of_rank(p.world)) return;
     uint64_t value = 0;
-    came = ptx::wait_for_numbered(p.words[p.rank] + number % 2 * kWords + at.in_buffer<Unit>(),
-                                  number, value, p.stop, p.limit_ns);
-    if (!came) return leave(p, at.rank);
+    came = ptx::wait_for_numbered(buffer_of(p.words[p.rank], number) + at.in_buffer<Unit>(), number,
+                                  value, p.wait.stop, p.wait.limit_ns);
+    if (!came) return leave(p.wait, at.rank);
     const ExchangedTensor& t = at.tensor;
     Unit* const to = static_cast<Unit*>(t.to) + at.row * t.to_stride + t.begin[at.rank];
     put_word(to + at.word * kUnits<Unit>, value);
@@ -119,7 +118,7 @@ template <class Unit>
 __device__ void exchange_words(const ExchangeParams& p, bool lets_next_start, int cta, int ctas) {
   if (lets_next_start) ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const int64_t number = p.done[cta] + 1;
+  const int64_t number = p.wait.done[cta] + 1;
   const int64_t begin = ptx::global_nanoseconds();
   store_words<Unit>(p, number, cta, ctas);
   take_words<Unit>(p, number, cta, ctas);

@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "dsv4/comm/communicator.h"
+#include "dsv4/device/peer_words.h"
 
 namespace dsv4 {
 
@@ -28,6 +29,11 @@ class Metered final : public Communicator {
     inner_.gather(tensors, place);
     for (const Gathered& tensor : tensors)
       counts_.received_bytes += received_bytes(tensor, id().rank);
+  }
+  PeerWords inside(const TensorView& all, const ColumnEnds& ends, const Place& place) override {
+    const PeerWords words = inner_.inside(all, ends, place);
+    if (!words.empty()) counts_.received_bytes += received_bytes({all, ends}, id().rank);
+    return words;
   }
   void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
                const Place& place) override {

@@ -84,6 +84,7 @@ void ModelShard::draft_block(Step& step, std::span<const LayerCache> caches,
              w.layers.size());
   const Scratch::Scope scope(step.scratch);
   HyperStreams hyper(step);
+  hyper.choose_outputs(w.layers.front());
   run_embedding(step, hyper.streams());
   for (size_t stage = 0; stage < caches.size(); ++stage) {
     const LayerWeights& layer = w.layers[stage];

@@ -44,22 +44,33 @@ class HyperStreams {
   HcBoundaryArgs boundary(const HyperWeights& hc, const ConstTensorView& norm) {
     std::swap(gates_[0], gates_[1]);
     HcBoundaryArgs args = boundary_args(hc, norm, y_);
-    if (y_.rank > 0 && step_.outputs_stay) args.y_homes = homes_of_output(step_);
+    if (y_.rank > 0 && step_.outputs == Outputs::kStay) args.y_homes = homes_of_output(step_);
+    if (y_.rank > 0 && step_.outputs == Outputs::kByBoundary)
+      args.y_words = words_of_output(step_, y_);
     return args;
   }
 
-  // Whether boundaries with weights like these read outputs that stay with the ranks that computed
-  // them (Step::outputs_stay).
-  bool may_stay(const HyperWeights& hc, const ConstTensorView& norm) const {
-    HcBoundaryArgs args = boundary_args(hc, norm, sum_);
-    args.y_homes = homes_of_output(step_);
-    return accepts(hc_boundary, step_.context, args);
+  // How ranks bring outputs of blocks like this one to each other, for as long as this lives: as
+  // the boundaries between blocks allow.
+  void choose_outputs(const LayerWeights& layer) {
+    step_.outputs = Outputs::kGathered;
+    if (!outputs_need_no_gather(step_, layer.moe)) return;
+    HcBoundaryArgs args = boundary_args(layer.hc_attn, layer.attn_norm, sum_);
+    if (!step_.token_ends.empty()) {
+      args.y_homes = homes_of_output(step_);
+      if (accepts(hc_boundary, step_.context, args)) step_.outputs = Outputs::kStay;
+      return;
+    }
+    args.y_words = words_of_output(step_, sum_.slice(0, 0, 0));
+    if (!args.y_words.empty() && accepts(hc_boundary, step_.context, args))
+      step_.outputs = Outputs::kByBoundary;
   }
 
   // Takes the output of the last block, which no other follows.
   void finish() {
-    // The exchange before brought nothing into this half: no kernel reads others' columns there.
-    if (step_.outputs_stay) gather_output(step_, y_);
+    // With kStay the exchange before brought nothing into this half: no kernel reads others'
+    // columns there.
+    if (step_.outputs != Outputs::kGathered) gather_output(step_, y_);
     hc_post(step_.context,
             {.y = y_, .post = gates_[0].post, .comb = gates_[0].comb, .streams = streams_});
   }

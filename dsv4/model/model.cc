@@ -100,9 +100,7 @@ void ModelShard::forward(Step& step, std::span<const LayerCache> caches, const T
                            : HyperStreams(step);
   std::optional<LayerTaps> taps;
   if (step.enters == DrafterKind::kDspark) taps.emplace(step);
-  const LayerWeights& first = weights_.layers.front();
-  step.outputs_stay =
-      outputs_may_stay(step, first.moe) && hyper.may_stay(first.hc_attn, first.attn_norm);
+  hyper.choose_outputs(weights_.layers.front());
   run_embedding(step, hyper.streams());
   for (size_t l = 0; l < layers; ++l) {
     const LayerWeights& layer = weights_.layers[l];

@@ -93,6 +93,7 @@ void ModelShard::draft(Step& step, const LayerCache& cache, const ConstTensorVie
   gather_before(step, before, x);
   combine(step, w, weights_.embed, x, streams);
   HyperStreams hyper(step, streams);
+  hyper.choose_outputs(block);
   const HcBoundaryArgs before_attention = hyper.boundary(block.hc_attn, block.attn_norm);
   run_attention(step, LayerSpec{}, block.attn, rope_, cache, before_attention,
                 hyper.output(step.act));

@@ -37,7 +37,7 @@ bool run_mirrored(const Step& step, const Op<Args>& op, Args args) {
 // Runs an op that computes an output. Of one that stays, nothing is moved.
 template <class Args>
 bool run_stored(const Step& step, const Op<Args>& op, const Args& args) {
-  if (!step.outputs_stay) return run_mirrored(step, op, args);
+  if (step.outputs != Outputs::kStay) return run_mirrored(step, op, args);
   op(step.context, args);
   return true;
 }
@@ -53,6 +53,13 @@ void gather(const Step& step, const TensorView& all, const ColumnEnds& ends, con
   step.ranks->gather(one, place);
 }
 
+// The end of a block. stored: Gathered::stored
+void give_output(const Step& step, const TensorView& y, const ColumnEnds& ends, const Place& place,
+                 bool stored = false) {
+  if (step.outputs != Outputs::kByBoundary)
+    gather(step, y, ends, place, stored, step.outputs == Outputs::kStay);
+}
+
 }  // namespace
 
 Scratch& exchanged_scratch(const Step& step, SymmetricHalf half) {
@@ -61,9 +68,10 @@ Scratch& exchanged_scratch(const Step& step, SymmetricHalf half) {
 }
 
 // Ranks with whole experts sum all columns themselves.
-bool outputs_may_stay(const Step& step, const MoeWeights& weights) {
+bool outputs_need_no_gather(const Step& step, const MoeWeights& weights) {
+  if (step.ranks == nullptr || weights.own) return false;
   const SymmetricMemory* const memory = symmetric_memory(step);
-  return memory != nullptr && !memory->mirrors.empty() && !weights.own;
+  return step.token_ends.empty() || (memory != nullptr && !memory->mirrors.empty());
 }
 
 ColumnHomes homes_of_output(const Step& step) {
@@ -76,6 +84,11 @@ ColumnHomes homes_of_output(const Step& step) {
     homes.distance[r] = r == id.rank ? 0 : mirrors.distance[other++];
   }
   return homes;
+}
+
+PeerWords words_of_output(const Step& step, const TensorView& y) {
+  return step.ranks->inside(y, ends_of_blocks(step, step.config.hidden_size),
+                            {"gather y in a boundary", step.layer});
 }
 
 void gather_output(const Step& step, const TensorView& y) {
@@ -196,7 +209,7 @@ void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
     const ProjectionScope codes(step.context);
     if (weights.wo_b.n > 0) Projection(step.context, u).into(weights.wo_b, own);
   }
-  gather(step, y, columns, {"gather y of attention", step.layer}, false, step.outputs_stay);
+  give_output(step, y, columns, {"gather y of attention", step.layer});
 }
 
 namespace {
@@ -285,7 +298,7 @@ void moe_of_slices(const Step& step, const MoeWeights& weights, const HcBoundary
   bool summed = true;  // a rank without columns has nothing to store
   if (const TensorView own = columns_of(acc, id, columns); own.dim(1) > 0)
     summed = run_stored(step, moe_output, block.output_args(first, own));
-  gather(step, acc, columns, {"gather y of experts", step.layer}, summed, step.outputs_stay);
+  give_output(step, acc, columns, {"gather y of experts", step.layer}, summed);
 }
 
 // One exchange: rows of y of own experts, and columns of h of the shared one. Every rank sums all.

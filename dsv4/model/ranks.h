@@ -44,12 +44,14 @@ ColumnEnds share_tokens(const Step& step, int64_t least);
 // the step, a rank may have one less.
 int64_t tokens_of_largest_share(ShardId id, int64_t tokens);
 
-// Whether the outputs of blocks may stay with the ranks that computed them, if the boundary reads
-// them there.
-bool outputs_may_stay(const Step& step, const MoeWeights& weights);
+// Whether a boundary between blocks may bring their outputs together (Outputs), if one of its
+// implementations does so.
+bool outputs_need_no_gather(const Step& step, const MoeWeights& weights);
 // Where the columns of an output are that stays.
 ColumnHomes homes_of_output(const Step& step);
-// Brings an output that stays to all ranks. y: [T, D]
+// The exchange of an output by the boundary; empty where there is none. y: [T, D]
+PeerWords words_of_output(const Step& step, const TensorView& y);
+// Brings an output that was not gathered to all ranks. y: [T, D]
 void gather_output(const Step& step, const TensorView& y);
 
 // The tokens that this rank selects entries for.

@@ -83,6 +83,13 @@ class ExpertWaves {
   virtual void end_layer(int64_t layer) = 0;
 };
 
+// How the ranks that compute the columns of a block's output y bring them to the others.
+enum class Outputs : uint8_t {
+  kGathered,    // by an exchange at the end of the block
+  kStay,        // not at all: the next boundary reads them where they are (hyper_streams.h)
+  kByBoundary,  // the next boundary exchanges them as it reads them
+};
+
 struct Step {
   const Context& context;
   const ModelConfig& config;
@@ -108,9 +115,7 @@ struct Step {
   // Where the tokens of each rank end [world], in a step of which every rank selects entries for
   // some of the tokens (ranks.h); empty: each does so for all of them.
   ColumnEnds token_ends;
-  // Outputs of blocks stay where their columns were computed, and the next boundary reads them
-  // there (hyper_streams.h); else they are gathered.
-  bool outputs_stay = false;
+  Outputs outputs = Outputs::kGathered;  // with ranks
   // That is computed at present, for errors of exchanges and for waves; those of a drafter follow.
   int64_t layer = -1;
   // Null: the step brings the experts that it chose itself, where the model's are fetched.

@@ -104,10 +104,10 @@ Exchange random_exchange(Rng& rng, int world, int64_t number) {
 struct Group {
   explicit Group(int world)
       : windows(static_cast<size_t>(world), std::vector<unsigned char>(2 * kBufferBytes)),
-        words(static_cast<size_t>(world), std::vector<ptx::NumberedWord>(2 * exchange::kWords)),
+        words(static_cast<size_t>(world), std::vector<ptx::NumberedWord>(2 * PeerWords::kInBuffer)),
         flags(static_cast<size_t>(world),
               std::vector<int64_t>(static_cast<size_t>(world * exchange::kCtas))),
-        done(static_cast<size_t>(world), std::vector<int64_t>(exchange::kCtas)),
+        done(static_cast<size_t>(world), std::vector<int64_t>(PeerWait::kPlaces)),
         waited(static_cast<size_t>(world)) {}
   int world() const { return static_cast<int>(windows.size()); }
 
@@ -116,9 +116,9 @@ struct Group {
     p.rank = rank, p.world = world(), p.granule = 1;
     p.receivers = c.kind == Kind::kToRoot ? 1 : ~0u;
     p.buffer_bytes = kBufferBytes;
-    p.done = done[static_cast<size_t>(rank)].data();
-    p.waited = &waited[static_cast<size_t>(rank)];
-    p.stop = &stop, p.fault = &fault;
+    p.wait.done = done[static_cast<size_t>(rank)].data();
+    p.wait.waited = &waited[static_cast<size_t>(rank)];
+    p.wait.stop = &stop, p.wait.fault = &fault;
     for (int r = 0; r < world(); ++r) {
       p.windows[r] = windows[static_cast<size_t>(r)].data();
       p.words[r] = words[static_cast<size_t>(r)].data();
@@ -171,7 +171,7 @@ struct Group {
   std::vector<std::vector<int64_t>> flags, done;
   std::vector<int64_t> waited;  // [world]
   int64_t stop = 0;
-  exchange::Fault fault{};
+  PeerFault fault{};
 };
 
 // Waits until `count` CTAs of a rank have come, as if its next kernel began then.
@@ -420,7 +420,7 @@ void check_stream(uint64_t seed) {
     }
   }
   // What the other rank got last.
-  const ptx::NumberedWord* const sent = group.words[1].data() + kRounds % 2 * exchange::kWords;
+  const ptx::NumberedWord* const sent = group.words[1].data() + kRounds % 2 * PeerWords::kInBuffer;
   for (int64_t i = 0; i < c.rows; ++i)
     for (int64_t w = 0; w < t.count[0] / 4; ++w)
       ASSERT_EQ(sent[i * t.columns / 4 + w].number, kRounds) << i << " " << w;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -43,6 +44,9 @@ void run_stream(const HcBoundaryArgs& args, const emulator::Kernel& first,
   if (args.codes.rank > 0) outputs.insert(outputs.end(), {args.codes, args.scales});
   for (const ConstTensorView& view : {args.y, args.y_post, args.y_comb})
     if (view.rank > 0) inputs.push_back(view);
+  if (!args.y_words.empty())  // which the exchange before counts
+    inputs.push_back({TensorMeta::contiguous(DType::kI64, {PeerWait::kPlaces}),
+                      reinterpret_cast<const std::byte*>(args.y_words.wait.done)});
   emulator::launch_stream({touching(inputs), first, second, touching(outputs)}, seed);
 }
 
@@ -58,7 +62,10 @@ void run_few(const HcBoundaryArgs& args, uint64_t seed, bool walks = false) {
                .block = few::kMixWarps * kWarp,
                .pdl = true,
                .resident = 3},
-              [&] { few::mix_kernel<kTokens, Y>(p); }},
+              [&] {
+                args.y_words.empty() ? few::mix_kernel<kTokens, Y>(p)
+                                     : few::exchanging_mix_kernel<kTokens, Y>(p, args.y_words);
+              }},
              {{.grid = {t, 2}, .block = d / few::kRun, .pdl = true, .resident = 2},
               [&] { few::finish_kernel<W>(p); }},
              seed);
@@ -141,6 +148,94 @@ void check_many(const Case& c) {
   check_stream(c, [&](const HcBoundaryArgs& args, int i) {
     run_many<Y, W>(args, i % 2 == 0 ? 1 : 132, static_cast<uint64_t>(i));
   });
+}
+
+// The middle one of three ranks. The others have given their columns of y, of which this rank has
+// none.
+class MiddleRank {
+ public:
+  static constexpr int kRanks = 3, kRank = 1;
+
+  MiddleRank(const HcBoundaryArgs& args, int64_t unit)
+      : args_(args),
+        all_(args.y.data, args.y.data + args.y.bytes()),
+        own_(all_),
+        words_(kRanks, std::vector<ptx::NumberedWord>(2 * PeerWords::kInBuffer)),
+        done_(PeerWait::kPlaces, kBefore) {
+    const int64_t d = args.y.dim(1), item = item_bytes(args.y.dtype);
+    args_.y = {TensorMeta::contiguous(args.y.dtype, {args.y.dim(0), d}), own_.data()};
+    PeerWords& y = args_.y_words;
+    y.rank = kRank, y.world = kRanks;
+    y.wait = {.done = done_.data(), .waited = &waited_, .stop = &stop_, .fault = &fault_};
+    for (int r = 0; r < kRanks; ++r) {
+      y.end[r] = static_cast<int32_t>(d / unit * (r + 1) / kRanks * unit);
+      y.words[r] = words_[static_cast<size_t>(r)].data();
+    }
+    for (int64_t byte = 0; byte < args.y.bytes(); byte += PeerWords::kBytes) {
+      if (is_own(byte / item % d)) continue;
+      ptx::NumberedWord& word = buffer(kRank)[byte / PeerWords::kBytes];
+      std::memcpy(&word.value, &all_[static_cast<size_t>(byte)], sizeof word.value);
+      word.number = kBefore + 1;
+      std::memset(&own_[static_cast<size_t>(byte)], 0xff, sizeof word.value);  // NaN
+    }
+  }
+
+  const HcBoundaryArgs& args() const { return args_; }
+
+  // After the call: the others have this rank's columns and nothing else.
+  void verify() {
+    const int64_t d = args_.y.dim(1), item = item_bytes(args_.y.dtype);
+    for (const int other : {0, 2}) {
+      for (int64_t byte = 0; byte < args_.y.bytes(); byte += PeerWords::kBytes) {
+        const ptx::NumberedWord& word = buffer(other)[byte / PeerWords::kBytes];
+        const bool own = is_own(byte / item % d);
+        ASSERT_EQ(word.number, own ? kBefore + 1 : 0) << "rank " << other << ", byte " << byte;
+        uint64_t want = 0;
+        if (own) std::memcpy(&want, &all_[static_cast<size_t>(byte)], sizeof want);
+        ASSERT_EQ(word.value, want) << "rank " << other << ", byte " << byte;
+      }
+    }
+    for (const int64_t done : done_) ASSERT_EQ(done, kBefore + 1);
+    EXPECT_GT(waited_, 0);
+    EXPECT_EQ(stop_, 0);
+  }
+
+ private:
+  static constexpr int64_t kBefore = 6;  // exchanges
+
+  bool is_own(int64_t column) const {
+    return column >= args_.y_words.end[kRank - 1] && column < args_.y_words.end[kRank];
+  }
+  ptx::NumberedWord* buffer(int rank) {
+    return buffer_of(words_[static_cast<size_t>(rank)].data(), kBefore + 1);
+  }
+
+  HcBoundaryArgs args_;
+  std::vector<std::byte> all_, own_;  // y
+  std::vector<std::vector<ptx::NumberedWord>> words_;
+  std::vector<int64_t> done_;
+  int64_t waited_ = 0, stop_ = 0;
+  PeerFault fault_{};
+};
+
+// unit: of the columns of ranks
+template <class Y = bf16>
+void check_exchange(const Case& c, int64_t unit) {
+  check_stream(c, [&](const HcBoundaryArgs& args, int i) {
+    MiddleRank rank(args, unit);
+    const auto seed = static_cast<uint64_t>(i);
+    i % 3 == 0   ? run_few<8, Y, bf16>(rank.args(), seed, i % 2 == 1)
+    : i % 3 == 1 ? run_few<1, Y, bf16>(rank.args(), seed, i % 2 == 1)
+                 : run_few<4, Y, bf16>(rank.args(), seed, i % 2 == 1);
+    rank.verify();
+  });
+}
+
+TEST(HcBoundaryEmulated, ExchangesColumnsOfRanks) {
+  check_exchange({.t = 1, .d = 512}, 128);
+  check_exchange({.t = 5, .d = 256}, 32);
+  check_exchange<float>({.t = 3, .d = 768, .y = DType::kF32}, 128);
+  check_exchange<float>({.t = 11, .d = 256, .y = DType::kF32}, 64);
 }
 
 TEST(HcBoundaryEmulated, AgreesWithOracle) {

@@ -17,17 +17,18 @@ constexpr Impl<HcBoundaryArgs> kTable[] = {
 #if DSV4_CUDA
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
     {"sm90_many", Arch::kSm90, true, sm90_many::reject, sm90_many::run},
-    {"parts", Arch::kCuda, true, reject_homes, parts::run},
+    {"parts", Arch::kCuda, true, reject_columns_of_others, parts::run},
 #endif
-    {"parts", Arch::kCpu, true, reject_homes, parts::run},
+    {"parts", Arch::kCpu, true, reject_columns_of_others, parts::run},
 };
 
 }  // namespace dsv4::hc_boundary_kernel
 
 namespace dsv4 {
 
-const char* reject_homes(const Context&, const HcBoundaryArgs& args) {
-  return args.y_homes.empty() ? nullptr : "columns of y that other ranks have";
+const char* reject_columns_of_others(const Context&, const HcBoundaryArgs& args) {
+  return args.y_homes.empty() && args.y_words.empty() ? nullptr
+                                                      : "columns of y that other ranks have";
 }
 
 namespace {
@@ -43,6 +44,10 @@ void check(const HcBoundaryArgs& args) {
         *t == 0 || (args.post.data != args.y_post.data && args.comb.data != args.y_comb.data),
         "{} of the boundary before would be overwritten", "post or comb");
   }
+  DSV4_CHECK(args.y.rank > 0 || (args.y_homes.empty() && args.y_words.empty()),
+             "ranks have columns of {}, which is not there", "y");
+  DSV4_CHECK(args.y_words.empty() || args.y_words.end[args.y_words.world - 1] == *d,
+             "ranks have {} of {} columns of y", args.y_words.end[args.y_words.world - 1], *d);
   expect("fn", args.hc.fn, {DType::kF32}, {*m * (2 + *m), *m * *d});
   expect("base", args.hc.base, {DType::kF32}, {*m * (2 + *m)});
   expect("scale", args.hc.scale, {DType::kF32}, {3});

@@ -10,6 +10,7 @@
 
 #pragma once
 
+#include "dsv4/device/peer_words.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/tensor.h"
 
@@ -35,8 +36,11 @@ struct ColumnHomes {
 };
 
 struct HcBoundaryArgs {
-  ConstTensorView y;       // [t, d] f32|bf16, rounded as hc_post does; rank 0: no block before
-  ColumnHomes y_homes{};   // of y: an implementation that reads no other GPU refuses the call
+  ConstTensorView y;  // [t, d] f32|bf16, rounded as hc_post does; rank 0: no block before
+  // Where ranks compute columns of y, the call reads them where they are, or exchanges them. An
+  // implementation that cannot refuses it.
+  ColumnHomes y_homes{};
+  PeerWords y_words{};
   ConstTensorView y_post;  // [t, m] f32, with y: `post` of the boundary before its block
   ConstTensorView y_comb;  // [t, m, m] f32, with y: `comb` of that boundary
   HyperWeights hc;
@@ -55,8 +59,8 @@ struct HcBoundaryArgs {
 
 extern const Op<HcBoundaryArgs> hc_boundary;
 
-// For implementations that read no other GPU.
-const char* reject_homes(const Context& context, const HcBoundaryArgs& args);
+// For implementations that take no columns of y from other ranks.
+const char* reject_columns_of_others(const Context& context, const HcBoundaryArgs& args);
 
 // Blocks take the boundary before them as an argument, so that an implementation may compute x in
 // the kernel that reads it. Results are those of hc_boundary and then the block. No streams: none.

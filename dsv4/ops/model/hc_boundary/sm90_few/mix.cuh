@@ -8,20 +8,80 @@
 //            shared memory as f32; then a warp has three rows of fn in registers (12 per lane)
 // Order      a lane adds the four streams of its column, then a butterfly over the lanes: the same
 //            for any kTokens, so a token's bits do not depend on the batch
+// Exchange   of ranks that compute columns of y (HcBoundaryArgs::y_words): the CTAs of a rank's own
+//            columns give them to the other ranks, the CTAs of the others' columns wait for them
+//            and store nothing of y
 
 #pragma once
 
 #include <bit>
 
+#include "dsv4/device/pack.cuh"
+#include "dsv4/device/peer_words.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/gemm/x/boundary_input.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/params.cuh"
 
 namespace dsv4::hc_boundary_kernel::sm90_few {
 
-// X' of one column of a token, as stored.
 template <class Y>
-__device__ float4 update_column(const Params& p, int token, int column) {
+__device__ const Y* output_at(const Params& p, int token, int column) {
+  return static_cast<const Y*>(p.y) + token * p.y_stride + column;
+}
+
+// y, as this rank has it.
+template <class Y>
+struct OwnOutput {
+  __device__ void begin() {}
+  __device__ float operator()(const Params& p, int token, int column) const {
+    return to_float(*output_at<Y>(p, token, column));
+  }
+  __device__ void end() {}
+};
+
+// y, of which ranks have columns. A CTA's are of one rank.
+template <class Y>
+struct ExchangedOutput {
+  WordExchange exchange;
+  int owner;  // of the CTA's columns
+  int64_t since = 0;
+
+  __device__ explicit ExchangedOutput(const PeerWords& y)
+      : exchange(y), owner(exchange.owner(static_cast<int>(blockIdx.x) * kSlice)) {}
+
+  __device__ static int cta() { return static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x); }
+  __device__ void begin() {
+    exchange.begin(cta());
+    // The time of one CTA that waits counts.
+    const int peer = exchange.peers.rank == 0 ? exchange.peers.world - 1 : 0;
+    const int waiting = peer == 0 ? 0 : static_cast<int>(gridDim.x * gridDim.y) - 1;
+    if (cta() == waiting) since = ptx::global_nanoseconds();
+  }
+  __device__ float operator()(const Params& p, int token, int column) const {
+    constexpr int kColumns = PeerWords::kBytes / sizeof(Y);  // of a word
+    const int first = column / kColumns * kColumns;
+    const int64_t word = (int64_t{token} * p.d + first) / kColumns;
+    uint64_t value;
+    if (owner == exchange.peers.rank) {
+      value = *reinterpret_cast<const uint64_t*>(output_at<Y>(p, token, first));
+      if (column == first) exchange.give(word, value);
+    } else {
+      value = exchange.take(word, owner);
+    }
+    const auto values = reinterpret_cast<const Pack<Y, kColumns>&>(value);
+    float own = 0;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) own = column == first + i ? to_float(values.value[i]) : own;
+    return own;
+  }
+  __device__ void end() {
+    exchange.end(since, cta(), static_cast<int>(gridDim.x * gridDim.y));
+  }
+};
+
+// X' of one column of a token, as stored.
+template <class Output>
+__device__ float4 update_column(const Params& p, const Output& output, int token, int column) {
   bf16* const x = p.streams + token * p.token_stride + column;
   float old[kStreams], updated[kStreams];
 #pragma unroll
@@ -29,8 +89,7 @@ __device__ float4 update_column(const Params& p, int token, int column) {
   if (p.y == nullptr) return {old[0], old[1], old[2], old[3]};
   const float* const post = p.y_post + token * p.y_post_stride;
   const float* const comb = p.y_comb + token * p.y_comb_stride;
-  const Y* const y = static_cast<const Y*>(p.y) + token * p.y_stride;
-  const float own = to_float(from_float<bf16>(to_float(y[column])));
+  const float own = to_float(from_float<bf16>(output(p, token, column)));
 #pragma unroll
   for (int k = 0; k < kStreams; ++k) {
     float sum = post[k] * own;
@@ -75,10 +134,8 @@ __device__ void add_columns(const Params& p, const float4 (&columns)[kTokens][kS
   if (token < count) p.partial_of(first + token, row)[blockIdx.x] = sum;
 }
 
-// grid: [slices, up to tokens / kTokens]; with fewer a CTA takes several runs of kTokens tokens, up
-// to 8.
-template <int kTokens, class Y>
-__global__ void __launch_bounds__(kMixWarps* kWarp) mix_kernel(const __grid_constant__ Params p) {
+template <int kTokens, class Output>
+__device__ void mix(const Params& p, Output output) {
   ptx::griddepcontrol_launch_dependents();
   __shared__ float4 columns[2][kTokens][kSlice];  // of a run, and of the next one
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
@@ -93,16 +150,32 @@ __global__ void __launch_bounds__(kMixWarps* kWarp) mix_kernel(const __grid_cons
   }
   ptx::griddepcontrol_wait();
 
+  output.begin();
   static_assert(kTokens <= kMixWarps, "a warp for each");
   int buffer = 0;
 #pragma unroll 1
   for (int first = static_cast<int>(blockIdx.y) * kTokens; first < p.t;
        first += static_cast<int>(gridDim.y) * kTokens, buffer ^= 1) {
     const int count = min(kTokens, p.t - first);
-    if (warp < count) columns[buffer][warp][lane] = update_column<Y>(p, first + warp, column);
+    if (warp < count) columns[buffer][warp][lane] = update_column(p, output, first + warp, column);
     __syncthreads();  // all have also read the columns before the last run's, whose place is next
     add_columns(p, columns[buffer], w, first, count);
   }
+  output.end();
+}
+
+// grid: [slices, up to tokens / kTokens]; with fewer a CTA takes several runs of kTokens tokens, up
+// to 8.
+template <int kTokens, class Y>
+__global__ void __launch_bounds__(kMixWarps* kWarp) mix_kernel(const __grid_constant__ Params p) {
+  mix<kTokens>(p, OwnOutput<Y>{});
+}
+
+// The grid is that of mix_kernel.
+template <int kTokens, class Y>
+__global__ void __launch_bounds__(kMixWarps* kWarp)
+    exchanging_mix_kernel(const __grid_constant__ Params p, const __grid_constant__ PeerWords y) {
+  mix<kTokens>(p, ExchangedOutput<Y>(y));
 }
 
 }  // namespace dsv4::hc_boundary_kernel::sm90_few

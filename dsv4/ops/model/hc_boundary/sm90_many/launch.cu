@@ -53,6 +53,7 @@ const char* reject(const Context& context, const HcBoundaryArgs& args) {
       (update &&
        (!packs(args.y, kRun) || !packs(args.y_post, kStreams) || !packs(args.y_comb, kStreams))))
     return "rows are not on 16 bytes";
+  if (!args.y_words.empty()) return "exchanges nothing";
   for (int r = 0; r < args.y_homes.count; ++r)
     if (args.y_homes.end[r] % kColumns != 0) return "wants homes of multiples of 128 columns";
   if (args.codes.rank > 0 && (!args.codes.is_contiguous() || !args.scales.is_contiguous()))
