@@ -94,9 +94,11 @@ TEST(AttentionOutEmulated, OAsItIs) {
   check_attention_out(7, 1);
   check_attention_out(19, 1);
 }
-// Tiles of 16 to 64 tokens with all of o in shared memory, the last of several clusters.
+// Tiles of 16 tokens with all of o in shared memory, and of 48 and 64 that take it through the
+// ring; the last of several clusters.
 TEST(AttentionOutEmulated, StoredO) {
   check_attention_out(9, 1, true);
+  check_attention_out(25, 1, true, 128);
   check_attention_out(33, 1, true, 128);
   check_attention_out(48, 4, true);
   check_attention_out(63, 1, true, 320);

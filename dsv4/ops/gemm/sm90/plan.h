@@ -132,11 +132,13 @@ struct Shape {
   bool by_columns = false;
 };
 
-// Tokens of a CTA: 8, 16 or 32, of stored activations also 48 and 64; 2 or 8 of bit planes.
+// Tokens of a CTA: 8, 16 or 32, of stored activations also 48 and 64; 2 or 8 of bit planes. 32
+// tokens in f16 would be resident in twice the bytes, and leave a CTA alone on its SM.
 constexpr int tile_tokens(Format format, int64_t tokens, bool stored_x) {
   if (bits_of(format) > 0) return tokens <= 2 ? 2 : 8;
   if (tokens <= 16) return tokens <= 8 ? 8 : 16;
-  if (tokens <= kResidentTokens || !stored_x) return kResidentTokens;
+  const bool resident = tokens <= kResidentTokens && !converts_to_f16(format);
+  if (resident || !stored_x) return kResidentTokens;
   return tokens <= 48 ? 48 : kMaxTokens;
 }
 constexpr int tile_tokens(const Shape& shape) {

@@ -4,8 +4,8 @@
 
 namespace dsv4::attention_out_kernel {
 
-// 5 to 8 and 33 to 64 tokens under kOfficial, FP8 weights, on Hopper: two launches of gemm/sm90,
-// with many tokens after one that stores o in f16.
+// 5 to 64 tokens under kOfficial, FP8 weights, on Hopper: two launches of gemm/sm90, with more than
+// 8 tokens after one that stores o in f16.
 DSV4_IMPL(AttentionOutArgs, sm90_few)
 DSV4_IMPL(AttentionOutArgs, parts)
 

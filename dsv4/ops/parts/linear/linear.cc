@@ -10,7 +10,8 @@ namespace dsv4::linear_kernel {
 // codes and BF16 times bf16, on Hopper: the bits of sm90_few (gemm/sm90/large_m).
 DSV4_IMPL(LinearArgs, sm90_many)
 // Up to 64 tokens under kOfficial, FP8 and BF16 weights, on Hopper (gemm/sm90/small_m); Q8 of x in
-// the same kernel for up to 4 tokens. FP8 products are added as by cublaslt_fp8.
+// the same kernel for up to 4 tokens, f16 of x for up to 8, with more in a kernel of its own. FP8
+// products are added as by cublaslt_fp8.
 DSV4_IMPL(LinearArgs, sm90_few)
 // 9 or 17 to 512 rows of bf16 or f16 under kOfficial times k-bit weights with any codebook, on
 // Hopper (gemm/sm90/kbit_wide), rounded as by cuda_kbit. Sums are added in another order than

@@ -1,6 +1,7 @@
 // The implementations sm90_few and sm90_few_kbit of linear.h: few tokens, each weight read once
 // (gemm/sm90); and sm90_many, which gives many tokens the bits of sm90_few.
 
+#include "dsv4/ops/gemm/gemm.h"
 #include "dsv4/ops/gemm/sm90/large_m.h"
 #include "dsv4/ops/gemm/sm90/plan.h"
 #include "dsv4/ops/gemm/sm90/small_m.h"
@@ -27,6 +28,13 @@ gemm::Product product_of(const LinearArgs& args) {
           .groups = args.groups};
 }
 
+// Whether the kernel multiplies x in f16, and there are so many tokens that x is written as such
+// first (gemm/x/stored_f16.cuh).
+bool stores_f16(const LinearArgs& args) {
+  return args.x.dtype == DType::kBF16 && !args.quantize_x &&
+         args.weight.format == WeightFormat::kFp8Block && args.x.dim(0) > gemm::kConvertTokens;
+}
+
 }  // namespace
 
 namespace sm90_few {
@@ -38,15 +46,22 @@ const char* reject(const Context& context, const LinearArgs& args) {
     return "for up to 64 tokens";
   if (args.quantize_x && args.x.dim(0) > gemm::kQuantizeTokens) return "many tokens to quantize";
   if (!context.need_batch_invariant && is_faster_elsewhere(args)) return "a large weight";
-  const bool converted = args.x.dtype == DType::kBF16 && !args.quantize_x &&
-                         args.weight.format == WeightFormat::kFp8Block;
-  if (converted && args.x.dim(0) > gemm::kConvertTokens && !context.need_batch_invariant)
-    return "many tokens to convert";
+  if (stores_f16(args) && !args.x.is_contiguous() && !context.need_batch_invariant)
+    return "many tokens to convert whose rows are strided";
   return gemm::reject(context, product_of(args));
 }
 
 void run(const Context& context, const LinearArgs& args) {
-  gemm::run(context, product_of(args));
+  gemm::Product product = product_of(args);
+  if (!stores_f16(args) || !args.x.is_contiguous()) return gemm::run(context, product);
+  Scratch& scratch = context.device->workspace();
+  const Scratch::Scope scope(scratch);
+  const int64_t t = args.x.dim(0), columns = args.x.dim(1);
+  const gemm::StoredF16 x{.values = scratch.take(DType::kF16, {t, columns}),
+                          .scales = scratch.take(DType::kE8M0, {t, columns / kActivationGroup})};
+  gemm::store_f16(*context.device, args.x, x);
+  product.in = x.activations();
+  gemm::run(context, product);
 }
 
 }  // namespace sm90_few

@@ -30,12 +30,10 @@ void run_wo_a(const Context& context, const gemm::Product& p, const U& u) {
 }  // namespace
 
 const char* reject(const Context& context, const AttentionOutArgs& args) {
-  // With fewer, quantizing u in the second product, as parts do, takes no longer. From 9 to 32
-  // tokens parts have other bits, which stay as they are.
+  // With fewer, quantizing u in the second product, as parts do, takes no longer.
   const int64_t tokens = args.o.dim(0);
-  const bool few = tokens > gemm::kQuantizeTokens && tokens <= gemm::kConvertTokens;
-  const bool many = tokens > gemm::kResidentTokens && tokens <= gemm::kMaxTokens;
-  if (!few && !many && !context.need_batch_invariant) return "for 5 to 8 and 33 to 64 tokens";
+  const bool few = tokens > gemm::kQuantizeTokens && tokens <= gemm::kMaxTokens;
+  if (!few && !context.need_batch_invariant) return "for 5 to 64 tokens";
   if (args.wo_a.format != WeightFormat::kFp8Block || args.wo_b.format != WeightFormat::kFp8Block)
     return "for fp8 weights";
   if (args.wo_a.n / args.groups % gemm::kScaleColumns != 0)
