@@ -326,6 +326,8 @@ void RankProcesses::on_end(std::function<void()> ended) {
 
 std::optional<RankProcesses::Message> RankProcesses::next(const std::function<void()>& meanwhile) {
   check_works();
+  const auto sleeps = Clock::now() + awake_;
+  while (Clock::now() < sleeps && !peer(0).readable(milliseconds(0))) std::this_thread::yield();
   while (!peer(0).readable(kNowAndThen)) {
     try {
       meanwhile();

@@ -59,6 +59,8 @@ class RankProcesses {
   void tell(uint32_t kind, const Bytes& bytes);
   // Rank 0: the next message of a rank, which has to be of this kind. doing: for errors
   Bytes answer(int rank, uint32_t kind, const std::string& doing);
+  // How long next() looks for a message before it sleeps (rank_team.h).
+  void stay_awake(std::chrono::milliseconds awake) { awake_ = awake; }
   // Other ranks: the next message of rank 0, whenever it comes; none: rank 0 has come to its end.
   // meanwhile(): called now and then. It may throw RanksStopped.
   std::optional<Message> next(const std::function<void()>& meanwhile = [] {});
@@ -106,7 +108,7 @@ class RankProcesses {
   auto stopping(const Body& body);
 
   ShardId id_;
-  std::chrono::milliseconds limit_{10000};
+  std::chrono::milliseconds limit_{10000}, awake_{0};
   std::vector<RankSocket> peers_;  // [world]; rank 0: of the others; they: of rank 0 alone
   std::unique_ptr<Communicator> exchanges_;
   std::string why_;    // not empty: stopped

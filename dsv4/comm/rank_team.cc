@@ -5,6 +5,7 @@
 #include <exception>
 #include <optional>
 
+#include "dsv4/base/cpu_count.h"
 #include "dsv4/base/not_finite.h"
 
 namespace dsv4 {
@@ -20,11 +21,11 @@ constexpr std::chrono::milliseconds kGrace{500};
 }  // namespace
 
 struct RankTeam::State {
-  State(int world, std::chrono::milliseconds limit, std::chrono::milliseconds watch_for)
-      : ranks(world, limit), watch(watch_for), ended(static_cast<size_t>(world), true) {}
+  State(int world, std::chrono::milliseconds limit, std::chrono::milliseconds awake_for)
+      : ranks(world, limit), awake(awake_for), ended(static_cast<size_t>(world), true) {}
 
   ThreadRanks ranks;
-  const std::chrono::milliseconds watch;
+  const std::chrono::milliseconds awake;
   std::mutex mutex;
   std::condition_variable changed;
   std::shared_ptr<const Task> task;
@@ -41,15 +42,15 @@ struct RankTeam::State {
   bool any_ended() const {
     return std::ranges::any_of(ended, [](bool e) { return e; });
   }
-  // Until there is a task after `done` ones, or none will come.
-  void watch_for_task(uint64_t done) const;
+  // Until there is a task after `done` ones, none will come, or the thread may sleep.
+  void stay_awake(uint64_t done) const;
   void run(const Task& run_task, int rank);
   void fail(std::exception_ptr error, const std::string& why, bool follows = false);
 };
 
-void RankTeam::State::watch_for_task(uint64_t done) const {
-  if (watch == watch.zero()) return;
-  const auto end = Clock::now() + watch;
+void RankTeam::State::stay_awake(uint64_t done) const {
+  if (awake == awake.zero()) return;
+  const auto end = Clock::now() + awake;
   while (tasks == done && !stop && Clock::now() < end) std::this_thread::yield();
 }
 
@@ -83,8 +84,8 @@ void RankTeam::State::run(const Task& run_task, int rank) {
   }
 }
 
-RankTeam::RankTeam(int world, std::chrono::milliseconds limit, std::chrono::milliseconds watch)
-    : state_(std::make_shared<State>(world, limit, watch)) {
+RankTeam::RankTeam(int world, std::chrono::milliseconds limit, std::chrono::milliseconds awake)
+    : state_(std::make_shared<State>(world, limit, awake)) {
   for (int r = 0; r < world; ++r) threads_.emplace_back([state = state_, r] { serve(state, r); });
 }
 
@@ -113,6 +114,10 @@ bool RankTeam::lost() const {
   return state_->lost;
 }
 
+std::chrono::milliseconds awake_on_gpus(int world) {
+  return std::chrono::milliseconds(usable_cpus().threads() >= 2 * world ? 50 : 0);
+}
+
 bool any_rank_lost() {
   return lost_one;
 }
@@ -125,7 +130,7 @@ void RankTeam::serve(const std::shared_ptr<State>& state, int rank) {
   uint64_t done = 0;
   for (;;) {
     std::shared_ptr<const Task> task;
-    if (done > 0) state->watch_for_task(done);
+    if (done > 0) state->stay_awake(done);
     {
       std::unique_lock lock(state->mutex);
       state->changed.wait(lock, [&] { return state->stop || state->tasks != done; });

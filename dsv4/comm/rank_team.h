@@ -6,8 +6,8 @@
 // limit is named in the error and given up: its thread is left alone, and so is the memory that it
 // uses (lost()). After an error the team runs nothing more.
 //
-// A thread that sleeps takes 50 us and more to wake. Where a GPU would be idle meanwhile, threads
-// watch for the next task first, which keeps a CPU busy for each of them.
+// A thread that sleeps takes 50 us and more to wake. Where GPUs would be idle meanwhile, threads
+// stay awake for a time after a task, which keeps a CPU busy for each of them.
 
 #pragma once
 
@@ -24,8 +24,8 @@ class RankTeam {
  public:
   using Task = std::function<void(Communicator&)>;
 
-  // watch: for how long after a task
-  RankTeam(int world, std::chrono::milliseconds limit, std::chrono::milliseconds watch = {});
+  // awake: how long threads look for the next task before they sleep
+  RankTeam(int world, std::chrono::milliseconds limit, std::chrono::milliseconds awake = {});
   ~RankTeam();
   RankTeam(const RankTeam&) = delete;
   RankTeam& operator=(const RankTeam&) = delete;
@@ -43,6 +43,11 @@ class RankTeam {
   std::shared_ptr<State> state_;  // the threads own it too
   std::vector<std::thread> threads_;
 };
+
+// How long ranks on GPUs stay awake for the next step: longer than a decode step of many sequences,
+// so that it is enqueued as soon as the ids of the one before are there. 0 where there are not two
+// CPUs for each rank.
+std::chrono::milliseconds awake_on_gpus(int world);
 
 // Whether a team of this process has lost a rank. The program then ends without the destructors of
 // static objects, which that rank may still use.

@@ -46,9 +46,9 @@ TEST(RankTeam, RunsEveryTaskOnEveryRankInOrder) {
   }
 }
 
-// Tasks come while threads watch for them, and after they have gone to sleep. A team that ends does
-// not wait for threads that watch.
-TEST(RankTeam, ThreadsThatWatchRunEveryTask) {
+// Tasks come while threads are awake, and after they have gone to sleep. A team that ends does not
+// wait until they sleep.
+TEST(RankTeam, ThreadsThatStayAwakeRunEveryTask) {
   std::atomic<int> ran = 0;
   const auto count = [&](Communicator&) { ++ran; };
   const auto begin = Clock::now();

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-#include "dsv4/base/cpu_count.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/not_finite.h"
 #include "dsv4/comm/device_ranks.h"
@@ -20,13 +19,6 @@
 
 namespace dsv4 {
 namespace {
-
-// How long the threads of ranks watch for the next step: longer than a decode step of many
-// sequences, so that it is enqueued as soon as the ids of the one before are there. Watching keeps
-// a CPU busy for each rank, so there must be some more.
-std::chrono::milliseconds watch_of(int world) {
-  return std::chrono::milliseconds(usable_cpus().threads() >= 2 * world ? 50 : 0);
-}
 
 // Memory of one rank's device. checked: reads find out whether the exchanges before had their
 // values.
@@ -128,7 +120,7 @@ class DeviceRanksRunner final : public Runner {
   DeviceRanksRunner(const Model& model, const Context& context, const CacheLimits& limits,
                     const RankOptions& options)
       : ranks_(make_gpu_ranks(model, options)),
-        team_(model.id().world, options.limit, watch_of(model.id().world)),
+        team_(model.id().world, options.limit, awake_on_gpus(model.id().world)),
         memories_(memories()),
         caches_(pointers(), [this] { return team_.lost(); }),
         logits_(home(), home(), ranks_->exchanges.get()) {

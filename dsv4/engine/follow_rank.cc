@@ -8,6 +8,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/comm/rank_team.h"
 #include "dsv4/engine/process_rank.h"
 #include "dsv4/engine/rank_messages.h"
 #include "dsv4/engine/rank_mirror.h"
@@ -79,6 +80,7 @@ class Follower {
     context_ = get_context(from);
     from.end();
     context_->context.device = model_.device();
+    if (model_.device() != nullptr) group_.stay_awake(awake_on_gpus(group_.id().world));
     rank_.emplace(model_, context_->context, limits, limit);
     blocks_.emplace(runner().memory());
   }
