@@ -108,7 +108,7 @@ for step in "${steps[@]}"; do
         check soak 240 "$bin/ranks_gpu_test" '--gtest_filter=*ManyCapturedSteps*/demo_2_sliced:*ManyCapturedSteps*/demo_4_sliced'
       DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} DSV4_RANKS_SECONDS=${DSV4_RANKS_SECONDS:-30} \
         check soak-flash 240 "$bin/ranks_gpu_test" \
-        '--gtest_filter=*ManyCapturedSteps*/mxfp4_2_sliced:*ManyCapturedSteps*/k3_2_sliced'
+        '--gtest_filter=*ManyCapturedSteps*/mxfp4_*_sliced:*ManyCapturedSteps*/k3_*_sliced'
       grep -h '^[0-9]* steps$' "$out"/soak*.log ;;
     engine) check engine 300 "$bin/engine_ranks_gpu_test" ;;
     processes)

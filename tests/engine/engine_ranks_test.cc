@@ -314,8 +314,8 @@ TEST_P(EngineRanks, PrefixesComeBackForTheDrafterOfEveryRank) {
 }
 
 #if DSV4_TESTS_ON_GPU
-// More do not share a GPU.
-INSTANTIATE_TEST_SUITE_P(Worlds, EngineRanks, testing::Values(World{2}, World{2, kWhole}),
+INSTANTIATE_TEST_SUITE_P(Worlds, EngineRanks,
+                         testing::Values(World{2}, World{4}, World{2, kWhole}, World{4, kWhole}),
                          world_name);
 #elif defined(DSV4_SANITIZED)
 INSTANTIATE_TEST_SUITE_P(Worlds, EngineRanks, testing::Values(World{3}, World{3, kWhole}),
