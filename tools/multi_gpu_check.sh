@@ -10,7 +10,8 @@
 #              the kernels that ranks which share a GPU do not take
 #   whole      the same with whole experts (--experts-placement whole)
 #   soak       DSV4_RANKS_STEPS captured steps with random batches (20,000) of the bundled model, and of six layers of V4-Flash as many of them
-#              as one rank makes in DSV4_RANKS_SECONDS (30): logits and caches of all ranks equal one rank's at every hundredth
+#              as one rank makes in DSV4_RANKS_SECONDS (30): logits and caches of all ranks equal one rank's at every hundredth; on two GPUs also
+#              with ranks that share none
 #   processes  ranks that are processes: answers, prefixes, servers, ranks that are killed or stopped; logits of six layers of V4-Flash;
 #              the time of an exchange. Their logits and caches by memcmp are in `bits`
 #   nccl       the same with exchanges by NCCL (DSV4_NCCL: its library), on two GPUs
@@ -100,7 +101,8 @@ for step in "${steps[@]}"; do
     bits)
       check bits 240 "$bin/ranks_gpu_test" '--gtest_filter=-*ManyCapturedSteps*:*whole*'
       if [ "$gpus" -gt 1 ]; then
-        DSV4_RANKS_APART=1 check bits-apart 240 "$bin/ranks_gpu_test" '--gtest_filter=*RanksOnGpu.*_2_*:-*ManyCapturedSteps*'
+        DSV4_RANKS_APART=1 check bits-apart 240 "$bin/ranks_gpu_test" \
+          '--gtest_filter=*RanksOnGpu.*_2_*:RanksOnGpuFault.*:-*ManyCapturedSteps*'
       fi ;;
     whole) check whole 240 "$bin/ranks_gpu_test" '--gtest_filter=*whole*' ;;
     soak)
@@ -109,6 +111,11 @@ for step in "${steps[@]}"; do
       DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} DSV4_RANKS_SECONDS=${DSV4_RANKS_SECONDS:-30} \
         check soak-flash 240 "$bin/ranks_gpu_test" \
         '--gtest_filter=*ManyCapturedSteps*/mxfp4_*_sliced:*ManyCapturedSteps*/k3_*_sliced'
+      if [ "$gpus" -gt 1 ]; then
+        DSV4_RANKS_APART=1 DSV4_RANKS_STEPS=${DSV4_RANKS_STEPS:-20000} DSV4_RANKS_SECONDS=${DSV4_RANKS_SECONDS:-30} \
+          check soak-apart 240 "$bin/ranks_gpu_test" \
+          '--gtest_filter=*ManyCapturedSteps*/demo_2_sliced:*ManyCapturedSteps*/mxfp4_2_sliced'
+      fi
       grep -h '^[0-9]* steps$' "$out"/soak*.log ;;
     engine) check engine 300 "$bin/engine_ranks_gpu_test" ;;
     processes)
