@@ -33,6 +33,10 @@ class TempFolder {
   // Writes a file and returns its path.
   std::string write(std::string_view name, std::string_view content) const {
     const std::string path = file(name);
+    // ext4 writes a file out at once that is truncated and written again; tests do so thousands of
+    // times.
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
     std::ofstream(path, std::ios::binary) << content;
     return path;
   }
