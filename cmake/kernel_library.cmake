@@ -27,6 +27,7 @@ foreach(op ${DSV4_LIBRARY_OPS})
   dsv4_sources(ops/${op} folder)
   list(APPEND op_sources ${folder})
 endforeach()
+list(FILTER op_sources EXCLUDE REGEX "_(test|bench|oracle)\\.cc$")
 set_property(SOURCE ${op_sources} APPEND PROPERTY COMPILE_OPTIONS
              $<IF:$<COMPILE_LANGUAGE:CUDA>,-Xcompiler=-fPIC,-fPIC>)
 
