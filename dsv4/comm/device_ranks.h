@@ -1,9 +1,10 @@
 // Communicators of ranks that are GPUs: of this process, or each of a process of its own. Ranks may
 // share a GPU.
 //
-// An exchange is one kernel on the stream of each rank (exchange.cuh), so a step with exchanges may
-// be captured as a graph. Ranks whose kernels wait for each other must be enqueued without waiting
-// for one of them in between: by a thread for each rank, or one after the other by one thread.
+// An exchange is one kernel on the stream of each rank (exchange.cuh), or part of one that computes
+// (Communicator::inside), so a step with exchanges may be captured as a graph. Ranks whose kernels
+// wait for each other must be enqueued without waiting for one of them in between: by a thread for
+// each rank, or one after the other by one thread.
 //
 // Ranks that share a GPU are for tests. Their threads take turns (turns.h), because kernels that
 // wait keep the GPU from what some calls of the driver wait for, and their exchanges have few CTAs,

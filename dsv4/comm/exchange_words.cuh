@@ -17,6 +17,9 @@
 // comes after the wait, so the kernels before, and with them the exchange before, are complete when
 // a rank stores; nothing of the above changes. Ranks that share a GPU do without: CTAs of a next
 // kernel that wait would take the room in which another rank computes what they wait for.
+//
+// A kernel that computes with the values may make the exchange itself (device/peer_words.cuh), by
+// the same rules and numbers: the boundary between two blocks does so with y.
 
 #pragma once
 
