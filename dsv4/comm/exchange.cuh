@@ -34,7 +34,7 @@
 
 namespace dsv4::exchange {
 
-inline constexpr int kMaxRanks = 8, kMaxTensors = 2;
+inline constexpr int kMaxRanks = PeerWords::kMostRanks, kMaxTensors = 2;
 inline constexpr int kCtas = 128, kThreads = 512;  // of a rank
 
 // How the values of a rank reach the others.

@@ -33,7 +33,7 @@ struct RankTeam::State {
   std::vector<bool> ended;          // [world]
   std::exception_ptr first;         // error
   bool first_follows = false;       // from that of another rank, which may come later
-  std::atomic<bool> stop = false;   // likewise
+  std::atomic<bool> stop = false;   // changes with the mutex
   bool lost = false;
 
   bool all_ended() const {
